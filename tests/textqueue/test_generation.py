@@ -93,6 +93,24 @@ def test_a_file_that_cannot_be_replaced_gets_no_line(path: Path, open_by: str, m
         assert numbers(path) == [4], "the next claim tries again"
 
 
+@pytest.mark.parametrize("seen_by_a_worker", [False, True])
+def test_a_save_by_a_program_that_kept_the_line_out_is_older_than_the_claim(path: Path, seen_by_a_worker: bool) -> None:
+    with TextQueue(path) as q:
+        q.append("d")
+        with path.open("rb") as editor:
+            claim = taken(q)
+            buffer = editor.read()
+            if not seen_by_a_worker:
+                assert claim.done()
+        assert numbers(path) == []
+        if seen_by_a_worker:
+            assert claim.done()
+            assert numbers(path) == [2], "the next session adds it"
+        path.write_bytes(b"-new\n" + buffer)
+        assert [m.value for m in q.messages()] == ["new", "b", "c", "d"]
+        assert [(one.text, one.kind) for one in q.conflicts] == [("a", "reverted")]
+
+
 def test_a_person_may_move_the_line(path: Path) -> None:
     buffer = plain(path) + lined(b"")
     work(path)

@@ -63,6 +63,19 @@ def test_on_lines_that_move(path: Path) -> None:
         assert (plain(path), q.conflicts) == (b"=new\n=others\n=water the plants\n", [])
 
 
+def test_on_a_sort_of_all_lines(path: Path) -> None:
+    """insert, delete, sort or change lines below the first two"""
+    with TextQueue(path) as q:
+        assert taken(q).done()
+        claim = taken(q)
+        vim(path, "%s/^=/-/", "%sort")
+        assert path.read_bytes().endswith(b"-water the plants\n\\seq=000000000001\n"), "the number is a variable now"
+        assert work(path) == ["water the plants"], "the person has seen its mark, and took it back"
+        assert path.read_bytes() == lined(b"-other\n=water the plants\n", 2)
+        assert claim.done()
+        assert q.conflicts == []
+
+
 def test_on_a_message_that_is_reopened(path: Path) -> None:
     """change `=` or `!` to `-`, or copy a message"""
     with TextQueue(path) as q:

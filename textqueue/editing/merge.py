@@ -28,7 +28,7 @@ from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
 from textqueue.editing.tq_file import copy_owner
 from textqueue.errors import FileInUseError
-from textqueue.format.generation import generations_in, with_line
+from textqueue.format.generation import generations_in, line_for
 from textqueue.format.grammar import BOM
 from textqueue.format.mutex import holder_of
 from textqueue.format.parser import chunks, essence, value_of
@@ -284,7 +284,8 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
 
 def _replace(queue: QueueFile, file: File, text: bytes, before: Token) -> bool:
     if queue.ledger.lined and not generations_in(text):  # the person has seen all changes, and removed the line
-        text, _ = with_line(text, queue.ledger.generation.number)
+        mark, line, _ = line_for(text, queue.ledger.generation.number)
+        text = mark + line + text[len(mark) :]
     temporary = sidecar_path(queue.real_path, ".save")
     queue.disk.unlink(temporary)
     new = queue.disk.open(temporary, "temp")

@@ -30,11 +30,11 @@ from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
 from sej.system.locks import end_file_lease, has_file_lease
-from textqueue.editing.reconcile import begin, reconcile
+from textqueue.editing.reconcile import begin, reconcile, shifted
 from textqueue.editing.tq_file import Conflict, OnRevert, TqFile
 from textqueue.errors import MessageMovedError
-from textqueue.format.generation import DIGITS, Generation, number_text, with_line
-from textqueue.format.windows import Token, token_of, unknown
+from textqueue.format.generation import DIGITS, Generation, line_for, number_text, strays_in
+from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.log import Line
 from textqueue.ledger.sidecar import interrupted
 
@@ -173,7 +173,9 @@ class QueueFile(TqFile):
             new = not self.ledger.epoch
             self.known = begun == token_of(status) if new else self._ours(file, status)
             if self.known:
-                return Session(file, status, alone, True)
+                session = Session(file, status, alone, True)
+                late = alone and self.ledger.late >= 0
+                return None if late and self.add_line(session) else session
             busy = not alone and abs(time.time_ns() - status.mtime_ns) < SAVING_S * 1e9
             if busy or looks == _LOOKS:  # another program changes the file all the time
                 return Session(file, status, alone, known=False, busy=busy)
@@ -181,7 +183,7 @@ class QueueFile(TqFile):
             end_file_lease(file)
             if new:
                 begun = begin(self, file)
-            elif reconcile(self, file):
+            elif reconcile(self, file, alone=alone):
                 return None
 
     def commit(self, session: Session, edit: Edit) -> bool:
@@ -239,23 +241,30 @@ class QueueFile(TqFile):
     def add_line(self, session: Session) -> bool:
         """Add the line with the number at the top, if this is possible; return whether the file was replaced.
 
-        It is possible if no other program has the file open, and the file has no other name, which would keep the old
-        content.
+        It is possible if the file has no other name, which would keep the old content, and no other program has it
+        open. Otherwise, that program may have read it, and save it later: the next session adds the line, or finds out
+        that the save is older than the claim.
         """
         ledger, before = self.ledger, token_of(session.status)
-        if ledger.generation.position >= 0 or not session.alone or session.status.links > 1:
+        if ledger.generation.position >= 0 or session.status.links > 1:
+            return False
+        if not session.alone:
+            if not ledger.lined and ledger.late < 0:
+                ledger.late = ledger.generation.number
+                ledger.state(before)
             return False
         if token_of(session.file.status()) != before:
             return False
         number = ledger.generation.number
         end_file_lease(session.file)
-        data = session.file.read(_HEAD_BYTES, 0)
-        head, at = with_line(data, number)
-        after = self.replace(session.file, before, (), (len(data), head))
+        mark, line, at = line_for(session.file.read(_HEAD_BYTES, 0), number)
+        windows = scan(session.file) if ledger.lined else ()
+        strays = [(start, size) for one in windows for start, size, _ in strays_in(one.data, one.position)]
+        after = self.replace(session.file, before, strays, (len(mark), mark + line))
         if after is not None:
             grown = after[1] - before[1]
             claims = [
-                one._replace(position=one.position + grown) if one.position >= 0 else one
+                one._replace(position=shifted(one.position, strays) + len(line)) if one.position >= 0 else one
                 for one in ledger.claims.values()
             ]
             _, size, changed_ns = ledger.foreign if ledger.epoch else before

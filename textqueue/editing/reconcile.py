@@ -47,7 +47,7 @@ from sej.system.locks import end_file_lease, has_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import Conflict, TqFile
 from textqueue.errors import MessageMovedError
-from textqueue.format.generation import DIGITS, Generation, generations_in, number_text
+from textqueue.format.generation import DIGITS, Generation, generations_in, number_text, strays_in
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.format.parser import chunks, digest, essence, value_of, variables_of
@@ -56,6 +56,7 @@ from textqueue.ledger.log import (
     APPENDED,
     ARCHIVED,
     CHANGES,
+    CLAIMS,
     GIVEN_BACK,
     IN_LEDGER,
     IN_MUTEX,
@@ -112,19 +113,26 @@ def begin(queue: TqFile, file: File) -> Token:
     return token
 
 
-def reconcile(queue: TqFile, file: File) -> bool:
+def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
     """Bring the ledger in line with a file that another program changed, and the file with the ledger.
 
     The caller holds the lock. If another program writes to the file at this moment, or waits for it, the rest is left
     to the next call.
 
+    Args:
+        queue: the file, with its ledger.
+        file: the file, open for editing.
+        alone: whether no other program has it open.
+
     Returns:
         Whether the file was replaced, so that it must be opened again.
     """
     ledger, before = queue.ledger, token_of(file.status())
-    found = _generations(file)
-    seen = found[0].number if found else 0 if ledger.lined else ledger.generation.number
-    work = _Redoing(queue, seen, before[1], has_number=bool(found))
+    found, sorted_to = _generations(file, lined=ledger.lined)
+    late = ledger.late if alone else -1  # the program that kept the line out has saved, or another one while it read
+    oldest = max(sorted_to, 0) if ledger.lined else late
+    seen = found[0].number if found else ledger.generation.number if oldest < 0 else oldest
+    work = _Redoing(queue, seen, before[1], has_number=bool(found), guessed=not found and oldest < 0)
     work.read(file)
     work.redo()
     writes = work.writes()
@@ -151,27 +159,35 @@ def reconcile(queue: TqFile, file: File) -> bool:
         after = queue.replace(file, token, gone)
         if after is None:
             return False
-        generation = generation._replace(position=_shifted(at, gone))
+        generation = generation._replace(position=shifted(at, gone))
         token = after
     elif not (end_file_lease(file) or token == before):
         token = unknown(token)  # the other program may have gone on saving while this wrote: the next call looks again
     queue.note(sorted(work.reports, key=lambda conflict: conflict.position))
+    ledger.late = sorted_to if alone or sorted_to >= 0 else ledger.late
     ledger.begin(work.claims(gone), token, generation, lines=work.removed)
     return bool(gone)
 
 
-def _generations(file: File) -> list[Generation]:
-    return [one for window in scan(file) for one in generations_in(window.data, window.position)]
+def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
+    """Return the lines of a file. If it had one and has none, return also the number that a sort has left; -1: none."""
+    found: list[Generation] = []
+    strays: list[int] = []
+    for window in scan(file):
+        found += generations_in(window.data, window.position)
+        strays += [one for *_, one in strays_in(window.data) if one >= 0] if lined else []
+    return found, -1 if found or not strays else strays[0]
 
 
-def _shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
+def shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
+    """Return where a position is after some spans were removed."""
     return position - sum(size for at, size in gone if at < position)
 
 
 class _Redoing:
     """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
-    def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool) -> None:
+    def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool, guessed: bool) -> None:
         self.reports: list[Conflict] = []
         self._queue = queue
         self._changes: list[tuple[tuple[int, int], Record]] = []  # with their epochs and layouts
@@ -180,9 +196,10 @@ class _Redoing:
         self._places: dict[tuple[int, int, bytes], _Message | None] = {}  # by layout, position and digest
         self.removed: list[Line] = []
         self._lost: list[Record] = []
+        self._holders: set[bytes] = set()  # of all claims
         self._size = size
         self._texts: set[bytes] = set()
-        self._guessed = not queue.ledger.lined
+        self._guessed = guessed
         self._has_number = has_number
         then = last = size
         epoch = layout = self._layout = 0
@@ -194,7 +211,9 @@ class _Redoing:
             last = record.token[1]
             if record.number <= seen:
                 then, self._layout = last, layout
-            if record.kind == REMOVED:
+            if record.kind in CLAIMS:
+                self._holders.add(record.holder)
+            elif record.kind == REMOVED:
                 same = [one for one in self._changes if one[1].kind == APPENDED and one[1].digest == record.digest]
                 if same:
                     self._changes.remove(same[0])
@@ -341,7 +360,8 @@ class _Redoing:
         if room is None:
             return
         if claim is None:
-            if message.changed and is_claim(room.holder):
+            parts = (one.startswith(room.holder) or one.endswith(room.holder) for one in self._holders)
+            if message.changed and (is_claim(room.holder) or any(parts)):  # an editor may have read a part of it
                 message.write(room.position, room.filled(b""))
         elif claim.kind == IN_MUTEX and room.holder != claim.holder and room.fits(claim.holder):
             message.write(room.position, room.filled(claim.holder))
@@ -384,7 +404,7 @@ class _Redoing:
             if (claim := message.claim) is not None:
                 raw = bytes(message.raw)
                 kind = IN_MUTEX if holder_of(raw) == claim.holder else IN_LEDGER
-                at = _shifted(message.position, gone)
+                at = shifted(message.position, gone)
                 found.append(claim._replace(kind=kind, position=at, digest=digest(essence(raw))))
         return found
 

@@ -13,7 +13,8 @@ G, so for them the file is right. The changes above G are made again (``textqueu
 so the rest has every change up to G. A save that is half done shows its G first. The zeros keep the room that the next
 numbers need if an editor trims blanks.
 
-A person may move the line, so it is searched. A renamed or damaged variable is a missing line. No I/O.
+A person may move the line, so it is searched. A renamed or damaged variable is a missing line. A sort of all lines
+leaves the number with a message. It counts, and the line is put back to the top. No I/O.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from textqueue.format.grammar import BOM
 
 DIGITS: Final = 12
 _LINE: Final = re.compile(rb"(?m)^#[^\n]*\n(?:[ \\][^\n]*\n)*?\\seq=([0-9]{%d})[ \t]*\r?$" % DIGITS)
+_STRAY: Final = re.compile(rb"(?m)^(?:\\seq=([0-9]{%d})[ \t]*|#queue)\r?\n" % DIGITS)
 _HEAD: Final = b"#queue%s\\seq="
 
 
@@ -47,15 +49,27 @@ def generations_in(data: bytes, start: int = 0) -> list[Generation]:
     return [Generation(start + found.start(1), int(found[1])) for found in _LINE.finditer(data)]
 
 
+def strays_in(data: bytes, start: int = 0) -> list[tuple[int, int, int]]:
+    """Return what a sort has left of the line: position, size and number of each piece, -1 without a number."""
+    if b"\\seq=" not in data and b"#queue" not in data:
+        return []
+    return [(start + one.start(), len(one[0]), int(one[1] or -1)) for one in _STRAY.finditer(data)]
+
+
 def is_generation(raw: bytes) -> bool:
     """Return whether an entry is the line."""
     return raw[:1] == b"#" and _LINE.match(raw) is not None
 
 
-def with_line(data: bytes, number: int) -> tuple[bytes, int]:
-    """Return what replaces the first bytes of a file to add the line at its top, and the position of the number."""
+def line_for(data: bytes, number: int) -> tuple[bytes, bytes, int]:
+    """Return a file's byte order mark, the line that is added after it, and the position of the number.
+
+    Args:
+        data: the begin of the file.
+        number: the number.
+    """
     mark = BOM if data.startswith(BOM) else b""
     end = data.find(b"\n")
     newline = b"\r\n" if end > 0 and data[end - 1 : end] == b"\r" else b"\n"
-    head = mark + _HEAD % newline
-    return head + number_text(number) + newline + data[len(mark) :], len(head)
+    head = _HEAD % newline
+    return mark, head + number_text(number) + newline, len(mark) + len(head)

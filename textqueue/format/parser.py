@@ -38,7 +38,8 @@ from textqueue.format.grammar import (
 _RETURN: Final = 13
 _DIGITS: Final = 18
 _RESERVED: Final = re.compile(
-    rb"\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))", re.IGNORECASE
+    rb"\n\\seq=[0-9]{12}(?=\n|\Z)|\n\\[ \t]*(" + "|".join(sorted(RESERVED)).encode() + rb")[ \t]*(?:=[^\n]*|(?=\n|\Z))",
+    re.IGNORECASE,
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?:Z|[+-]\d\d:\d\d)?)?")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}")
@@ -216,7 +217,7 @@ def essence(raw: bytes) -> bytes:
     """Return what identifies an entry: its bytes without the control byte and the line ends.
 
     Blanks at the end of a line do not count, because some editors trim them. Of a reserved variable only the name
-    counts, because its value changes while a worker has the message.
+    counts, because its value changes while a worker has the message. A number that a sort has put below it is left out.
     """
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
     if text.endswith(_TRIMMED) or b" \n" in text or b"\t\n" in text or b"\r\n" in text:
@@ -230,7 +231,7 @@ def digest(essence: bytes) -> bytes:
 
 
 def _name_alone(variable: re.Match[bytes]) -> bytes:
-    return b"\n\\" + variable[1].lower()
+    return b"\n\\" + variable[1].lower() if variable[1] else b""
 
 
 def render(

@@ -21,7 +21,8 @@ OWNER     of a claim: its process, and its lease if it has one (``format.mutex``
           before, the number of the variable, and its text; of ``a``: ``text/`` and the begin of the text; of a mark,
           ``x`` or ``-``, if the message was marked before: ``was/`` and that mark; of ``-``, if it failed:
           ``failed/``, the number of failures, and the end of its delay in the form of a lease; of ``r``: ``line`` if
-          the file has, or had, the line with its number; otherwise ``-``
+          the file has, or had, the line with its number; ``late/`` and the number of the last change before the first
+          claim, if another program had the file open, so that the line could not be added; otherwise ``-``
 CRC32     of the line before it
 ========  =======================================================================================================
 
@@ -77,6 +78,8 @@ FAILED: Final = b"failed/"
 until whose end no worker takes it."""
 LINED: Final = b"line"
 """The owner of a state if the file has, or had, the line with its number."""
+LATE: Final = b"late/"
+"""The start of the owner of a state if a claim could not add that line, because another program had the file open."""
 TEXT: Final = b"text/"
 """The start of the owner of an append; the begin of the message's text follows, with ``%20`` for a blank."""
 WAS: Final = b"was/"
@@ -175,6 +178,7 @@ class Ledger:
         self.token: Token | None = None  # the state of the queue file after the last change
         self.generation = NOWHERE  # where the file has its number, and the number of the last change
         self.lined = False  # whether the file has, or had, the line with its number
+        self.late = -1  # the last change before a claim that could not add it; -1: none, or it was added since
         self.claims: dict[int, Record] = {}  # by position
         self.owners: Counter[bytes] = Counter()  # the processes that have these claims
         self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
@@ -298,7 +302,8 @@ class Ledger:
         ]
 
     def _state(self, epoch: int, token: Token, generation: Generation) -> Record:
-        owner = LINED if self.lined or generation.position >= 0 else EMPTY
+        late = EMPTY if self.late < 0 else LATE + b"%d" % self.late
+        owner = LINED if self.lined or generation.position >= 0 else late
         where = b"%s/%d" % (_VERSION, generation.position)
         return Record(STATE, generation.number, epoch, where, token, owner)
 
@@ -398,6 +403,7 @@ class Ledger:
         if kind == STATE:
             self.generation = Generation(int(record.digest.partition(b"/")[2]), number)
             self.lined = self.lined or owner == LINED
+            self.late = int(owner.removeprefix(LATE)) if owner.startswith(LATE) else -1
             self._spent += 1
             if position != self.epoch:
                 self._begin(position, token)
