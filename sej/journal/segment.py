@@ -8,9 +8,7 @@ so memory is bounded by the chunk and by the largest existing message.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -39,19 +37,6 @@ class Place(NamedTuple):
 
 
 _Taken = TypeVar("_Taken", Columns, Run)
-
-
-class _Spare(threading.local):
-    """The memory of a closed reader, for the next reader of this thread: fresh memory costs half as much as a read.
-
-    It is taken and left by one call into C each, so that a reader of a signal handler never gets the same memory.
-    """
-
-    def __init__(self) -> None:
-        self.memory: list[bytearray] = []
-
-
-_spare: Final = _Spare()
 
 
 class SegmentReader:
@@ -207,10 +192,7 @@ class SegmentReader:
 
     def close(self) -> None:
         """Close the file."""
-        self._chunk = b""
-        memory, self._memory = self._memory, bytearray()
-        if len(memory) > sum(map(len, _spare.memory)):
-            _spare.memory[:] = [memory]
+        self._chunk, self._memory = b"", bytearray()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -267,9 +249,6 @@ class SegmentReader:
         if size <= _SMALL_BYTES or size > self._chunk_bytes + BLOCK_BYTES or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)
             return
-        if len(self._memory) < size and _spare.memory:
-            with suppress(IndexError):
-                self._memory = _spare.memory.pop()
         if len(self._memory) < size:
             self._memory = bytearray(size)
         view = memoryview(self._memory)

@@ -47,28 +47,6 @@ def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
     assert [message.value for message in decode_many(found, 0, len(found), 0, 10)[0]] == values
 
 
-def test_readers_of_one_thread_do_not_use_the_same_memory(tmp_path: Path) -> None:
-    """A closed one leaves its memory to the next one."""
-    for name in ("a", "b"):
-        write(tmp_path / name, [b"%s%05d" % (name.encode(), n) * 20 for n in range(2000)])
-
-    def opened(name: str, chunk_bytes: int) -> Cursor:
-        cursor = Cursor(Directory(tmp_path / name, OS), 0, chunk_bytes=chunk_bytes)
-        assert [message.value[:6] for message in cursor.read(1)] == [b"%s00000" % name.encode()]
-        return cursor
-
-    opened("a", 50_000).close()
-    cursors = [opened("a", 40_000), opened("b", 60_000), opened("b", 30_000)]
-    cursors.pop(1).close()
-    cursors += [opened("b", 20_000), opened("a", 70_000)]
-    for n in range(1, 2000):
-        assert [[message.value for message in cursor.read(1)] for cursor in cursors] == [
-            [b"%s%05d" % (name, n) * 20] for name in (b"a", b"b", b"b", b"a")
-        ]
-    for cursor in cursors:
-        cursor.close()
-
-
 def blocks_of(path: Path) -> list[Block]:
     directory = Directory(path, OS)
     (segment,) = directory.segments()
