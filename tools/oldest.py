@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "sej-journals"
 # Spark's extra allows one version only, which all other tests use.
 EXTRAS = ("deltalake", "formats", "hub", "pandas", "polars", "sql", "tables", "ui")
-RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist", "typer")
+RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist")
 TESTS = (
     "tests/cli",
     "tests/sej/test_checksum.py",

@@ -1,8 +1,8 @@
 """The program: finds the requested subcommand, loads only that one, and turns errors into exit codes.
 
 A subcommand is a click command named in :data:`_CORE` or :data:`_PACKAGES`. Other distributions contribute through the
-entry-point group ``sej.commands``: ``name = "module:app"`` with a click command or a ``typer.Typer``. They are looked
-up only if we have no command of that name, because that takes a quarter of a short command. Packages that may not
+entry-point group ``sej.commands``: ``name = "module:app"`` with a click command. They are looked up only if we have no
+command of that name, because that takes a quarter of a short command. Packages that may not
 import the core's upper layers open journals through the context's object, :class:`Journals`. A damaged journal, a held
 lock or a missing directory ends in one line on standard error and an exit code, never in a traceback.
 """
@@ -227,7 +227,9 @@ def _loaded(name: str, value: str) -> click.Command:
     """Load a contributed command; if that fails, return one that reports the failure when it is called."""
     try:
         module, _, attribute = value.partition(":")
-        return _command(name, getattr(import_module(module), attribute))
+        found: click.Command = getattr(import_module(module), attribute)
+        found.name = name
+        return found
     except Exception as error:  # any package may raise anything; `sej --help` must still list the others
         reason = error
 
@@ -246,27 +248,6 @@ def _loaded(name: str, value: str) -> click.Command:
         help=f"Cannot be loaded: {reason!r}.",
         context_settings={"ignore_unknown_options": True},
     )
-
-
-def _command(name: str, found: Any) -> click.Command:
-    """Return a contribution as a click command; a ``typer.Typer`` runs as a program, by its own copy of click."""
-    if isinstance(found, click.Command):
-        found.name = name
-        return found
-
-    @click.command(
-        name,
-        help=found.info.help,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    )
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-    def command(arguments: tuple[str, ...]) -> None:
-        from typer.main import get_command
-
-        get_command(found)(args=list(arguments), prog_name=f"sej {name}")
-
-    return command
 
 
 def _report(error: BaseException) -> None:

@@ -15,7 +15,7 @@ from tests.cli.command import COMMAND, ENV
 from tests.cli.inside import inside
 
 HEAVY = {
-    *("typer", "rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "xxhash", "concurrent"),
+    *("rich", "pydantic", "importlib.metadata", "crc32c", "portalocker", "asyncio", "xxhash", "concurrent"),
     *("msgpack", "bson", "grpc", "google", "pyspark", "pyarrow", "numpy", "sortedcontainers", "subprocess", "ctypes"),
     *("shard", "hub", "pipeline", "kestrel", "pyarrow.compute", "pyarrow.parquet", "pandas", "polars"),
 }
@@ -93,20 +93,6 @@ def test_a_contribution_that_cannot_be_loaded_does_not_affect_others(tmp_path: P
     assert (done.returncode, done.stderr.count(b"\n"), b"no licence" in done.stderr) == (1, 1, True)
     done = subprocess.run([*COMMAND, "absent"], env=env, capture_output=True, check=False)
     assert (done.returncode, b"this needs no_such_module" in done.stderr) == (2, True)
-
-
-def test_a_contribution_may_be_a_program_of_typer(tmp_path: Path) -> None:
-    info = tmp_path / "greeting-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[sej.commands]\ngreet = greeting:app\n")
-    program = "import typer\napp = typer.Typer()\n@app.command()\ndef greet(name: str, loud: bool = False) -> None:\n"
-    (tmp_path / "greeting.py").write_text(program + "    print(name.upper() if loud else name)\n")
-    env = {**ENV, "PYTHONPATH": f"{tmp_path}:{ENV['PYTHONPATH']}"}
-    done = subprocess.run([*COMMAND, "greet", "--loud", "you"], env=env, capture_output=True, check=True)
-    assert done.stdout == b"YOU\n"
-    done = subprocess.run([*COMMAND, "greet", "--wrong"], env=env, capture_output=True, check=False)
-    assert done.returncode == 2
 
 
 def test_another_distribution_does_not_replace_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

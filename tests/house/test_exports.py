@@ -11,7 +11,7 @@ import pytest
 
 from tests.house.house import PACKAGES, ROOT, python
 
-HEAVY = ("grpc", "google.protobuf", "pyspark", "pyarrow", "numpy", "pandas", "typer", "rich", "portalocker")
+HEAVY = ("grpc", "google.protobuf", "pyspark", "pyarrow", "numpy", "pandas", "rich", "portalocker")
 NOT_TO_APPEND = (
     *("asyncio", "dataclasses", "datetime", "importlib.metadata", "inspect", "json", "logging", "mmap", "random"),
     *("signal", "socket", "subprocess", "tempfile", "sej.queue", "sej.reading", "sej.journal.cursor"),
