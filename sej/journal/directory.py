@@ -78,10 +78,14 @@ class Directory:
 
     def queue_names(self) -> list[str]:
         """Return the names of the queues over the journal."""
-        if self.disk.status(self.at("ofs")) is None:
-            return []
-        found = self.disk.list(self.at("ofs"))
-        return [name.removesuffix(".queue") for name in found if name.endswith(".queue")]
+        return self._named(".queue")
+
+    def reader_names(self) -> list[str]:
+        """Return the names of the readers that keep an offset, of queues too."""
+        return self._named(".ofs")
+
+    def _named(self, suffix: str) -> list[str]:
+        return sorted(name[: -len(suffix)] for name in self.names("ofs") if name.endswith(suffix) and name != suffix)
 
     def require(self) -> None:
         """Check that it is a SEJ directory.

@@ -84,9 +84,7 @@ def _name(start: int) -> str:
 
 
 def _names(directory: Directory) -> list[str]:
-    if directory.disk.status(directory.at("gaps")) is None:
-        return []
-    return [name for name in directory.disk.list(directory.at("gaps")) if name.endswith(".gap")]
+    return [name for name in directory.names("gaps") if name.endswith(".gap")]
 
 
 def _read(directory: Directory, name: str) -> Gap:

@@ -49,13 +49,12 @@ class KeptReader(NamedTuple):
 def kept_readers(directory: Directory, ignore_readers: Collection[str] = ()) -> list[KeptReader]:
     """Return the readers of a journal, the slowest first."""
     found = []
-    names = directory.names("ofs")
-    for entry in names:
-        name, dot, end = entry.rpartition(".")
-        there = directory.disk.status(directory.at("ofs", entry)) if dot and end == "ofs" and name else None
+    queues = directory.queue_names()
+    for name in directory.reader_names():
+        there = directory.disk.status(directory.at("ofs", f"{name}.ofs"))
         if there is None or name in ignore_readers:
             continue
-        has_limits = f"{name}.queue" not in names
+        has_limits = name not in queues
         try:
             offset = read_kept(directory, name)
         except BadOffsetFileError:  # its reader's offset is unknown: it protects everything

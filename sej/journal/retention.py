@@ -129,8 +129,7 @@ def clean(
     if lock is None:
         return []
     with lock:
-        entries = directory.disk.list(directory.at("ofs"))
-        readers = sorted(entry.removesuffix(".ofs") for entry in entries if entry.endswith(".ofs"))
+        readers = directory.reader_names()
         for name in ignore_readers:
             if name not in readers:
                 raise InvalidNameError(

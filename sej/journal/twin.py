@@ -47,7 +47,6 @@ slot and of the 16 bytes before it, so an ``after`` of an earlier slot does not 
 from __future__ import annotations
 
 import os
-import re
 import struct
 from typing import Final, NamedTuple
 
@@ -302,19 +301,9 @@ def _reader(name: str) -> int:
     return crc32c(name.encode("utf-8", "surrogateescape"))
 
 
-_OFS: Final = re.compile(r"(.+)\.ofs", re.DOTALL)  # a reader of the original may have a name with a line break
-
-
 def kept_offsets(directory: Directory) -> dict[str, int | None]:
     """Return the kept offsets of all readers, by name."""
-    if directory.disk.status(directory.at("ofs")) is None:
-        return {}
-    found = {}
-    for entry in directory.disk.list(directory.at("ofs")):
-        match = _OFS.fullmatch(entry)
-        if match:
-            found[match[1]] = read_kept(directory, match[1])
-    return found
+    return {name: read_kept(directory, name) for name in directory.reader_names()}
 
 
 def check_reader(directory: Directory, name: str) -> str:

@@ -158,17 +158,13 @@ def journals_below(path: Path) -> list[str]:
 def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Reader]:
     """Return the readers of a journal, by name; span: its first and end offset, if the caller knows them."""
     directory = Directory(journal.path, OS)
-    folder = directory.at("ofs")
     found = []
     first, end = span or (journal.first_offset, good_end_of(journal))
-    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        name, dot, suffix = entry.rpartition(".")
-        if not (dot and name and suffix == "ofs"):
-            continue
+    for name in directory.reader_names():
         offset, error = None, None
         try:
             offset = read_offset(journal.path, name)
-            idle_s = time.time() - os.stat(os.path.join(folder, entry)).st_mtime
+            idle_s = time.time() - os.stat(directory.at("ofs", f"{name}.ofs")).st_mtime
         except FileNotFoundError:
             continue  # it was removed since it was listed
         except (SejError, OSError) as wrong:
@@ -180,7 +176,7 @@ def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Re
         elif offset is not None and offset < first:
             error = f"messages {offset} to {first - 1} were deleted before it read them"
         behind = max(end - max(first, offset or 0), 0)
-        holder = holder_of(os.path.join(folder, f"{name}.lck"))
+        holder = holder_of(directory.at("ofs", f"{name}.lck"))
         found.append(Reader(name, offset, behind, max(idle_s, 0.0), holder, error))
     return found
 
@@ -207,11 +203,9 @@ def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> l
     directory = context.params.get("directory")
     if directory is None:
         return []
-    try:
-        names = os.listdir(os.path.join(directory, "ofs"))
-    except OSError:
-        return []
-    return sorted(name[:-4] for name in names if name.endswith(".ofs") and name.startswith(typed))
+    with suppress(OSError):
+        return [name for name in Directory(directory, OS).reader_names() if name.startswith(typed)]
+    return []
 
 
 def stuck(path: str, reader: Reader, after_s: float, first_offset: int) -> str | None:
