@@ -71,6 +71,7 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> bool:
     has_id = there is not None and _has_id(directory)
     if is_new:
         disk.mkdir(directory.jnl, parents=True)
+    if disk.status(directory.prefix + "ofs") is None:  # a process may have died in between
         disk.mkdir(directory.prefix + "ofs")
     return has_id
 
