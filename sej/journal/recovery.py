@@ -267,14 +267,10 @@ def next_candidate(file: File, start: int, size: int, due: int, damage: int) -> 
             start += len(data) - _HEADS_BYTES
             continue
         whole = Candidate(start + found.position, start + found.end, found.offset)
-        if found.end <= len(data) or _trailer_is(file, whole):
+        if found.end <= len(data) or size_before(file, whole.end) == whole.end - whole.position:
             return whole
         start = whole.position + 1
     return None
-
-
-def _trailer_is(file: File, found: Candidate) -> bool:
-    return size_before(file, found.end) == found.end - found.position
 
 
 def _chains(file: File, position: int, due: int, size: int, damage: int) -> Iterator[tuple[Candidate, bool]]:

@@ -281,7 +281,7 @@ class Offset:
     def _check(self, offset: int) -> None:
         if self._closed or not self._lock.held:
             raise ClosedError(f"reader {self.name!r} is closed; open it again", path=self._file_path)
-        _check_offset(offset)
+        AN_OFFSET("offset", offset)
 
     def _keep(self, offset: int) -> None:
         self._lock.check()
@@ -302,10 +302,6 @@ class Offset:
         if last is not None and last[0] + 1 == offset:
             return After(offset, last[1])
         return self._after if self._after is not None and self._after.offset <= offset else None
-
-
-def _check_offset(offset: int) -> None:
-    AN_OFFSET("offset", offset)
 
 
 def refuse_queue(directory: Directory, name: str) -> None:

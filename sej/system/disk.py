@@ -54,7 +54,6 @@ __all__ = [
     "network_file_system",
     "of_system",
     "open_existing",
-    "overwrite_file",
     "read_small",
     "replace_file",
     "spare_files",
@@ -286,30 +285,6 @@ def open_existing(disk: Disk, path: str, mode: Literal["read", "edit"]) -> File 
         return disk.open(path, mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def overwrite_file(disk: Disk, path: str | os.PathLike[str], data: bytes, position: int = 0, size: int = -1) -> bool:
-    """Overwrite bytes of an existing file.
-
-    Args:
-        disk: the disk.
-        path: the file.
-        data: the bytes.
-        position: their position.
-        size: write only if the file has this size; -1: whatever its size is.
-
-    Returns:
-        Whether the file has this size.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        FileTypeError: it is not a regular file.
-    """
-    with disk.open(path, "edit") as file:
-        if size != -1 and file.size() != size:
-            return False
-        file.write_at(data, position)
-        return True
 
 
 def replace_file(

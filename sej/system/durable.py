@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated, of_system, open_existing, overwrite_file
+from sej.system.disk import Disk, File, Tolerated, of_system, open_existing
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -79,7 +79,7 @@ class KeptPosition:
     Many processes may write it. Each writes only what it has synced itself, so the last one is right even if another
     one was ahead.
 
-    The small file stays open from the second :meth:`store`, or from a :meth:`load` that is ``alone``, to
+    The small file stays open from the first :meth:`store`, or from a :meth:`load` that is ``alone``, to
     :meth:`forget`, because a writer that syncs often would open it each time. A store that finds its name removed or
     replaced opens it again. If another process does this between that check and the write, the path has an older record
     or none. Only :meth:`lower` must reach the path, so it opens it.
@@ -90,7 +90,7 @@ class KeptPosition:
             which were on the medium; else None.
     """
 
-    __slots__ = ("_disk", "_of", "_open", "_stays", "lost", "path")
+    __slots__ = ("_disk", "_of", "_open", "lost", "path")
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Set the path; nothing is opened.
@@ -104,8 +104,6 @@ class KeptPosition:
         self.lost: Kept | None = None
         self._of: _Known | None = None
         self._open: File | None = None
-        self._stays = False
-        """Whether the next store keeps the small file open."""
 
     def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
         """Return the stored position of an open file.
@@ -157,13 +155,9 @@ class KeptPosition:
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
             record = body + CHECK.pack(crc32c(body))
             try:
-                if self._stays:
-                    self._overwrite(record)
-                else:
-                    overwrite_file(self._disk, self.path, record)
+                self._overwrite(record)
             except FileNotFoundError:
                 self._create(file, record)
-            self._stays = True
         except OSError as error:
             if not of_system(error):
                 raise
@@ -186,7 +180,6 @@ class KeptPosition:
     def forget(self) -> None:
         """Release the file whose position was stored last, and the small file; each is closed with its last owner."""
         self._of = self._open = None
-        self._stays = False
 
     def _create(self, file: File, record: bytes) -> None:
         if self._disk.status(file.path) is None:
@@ -209,7 +202,7 @@ class KeptPosition:
                 raise
             return self._read()
         if stay:
-            self._stays, self._open = True, file
+            self._open = file
         data = None if file is None else file.read(RECORD_SIZE, 0)
         if file is not None and not stay:
             file.close()

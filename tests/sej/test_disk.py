@@ -23,7 +23,6 @@ from sej.system.disk import (
     file_system,
     network_file_system,
     open_existing,
-    overwrite_file,
     replace_file,
 )
 from sej.system.locks import is_current
@@ -231,20 +230,6 @@ def test_positions_and_sizes_below_zero_are_refused(tmp_path: Path) -> None:
         assert file.size() == 0
 
 
-def test_a_file_is_overwritten_only_if_it_exists(tmp_path: Path) -> None:
-    path, before = tmp_path / "file", os.listdir("/proc/self/fd")
-    path.write_bytes(b"0123456789")
-    overwrite_file(OS, path, b"abc")
-    assert path.read_bytes() == b"abc3456789"
-    assert overwrite_file(OS, path, b"xyz", 8, 10) and path.read_bytes() == b"abc34567xyz"
-    assert not overwrite_file(OS, path, b"no", 8, 10) and path.read_bytes() == b"abc34567xyz"
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=str(path)):
-        overwrite_file(OS, path, b"abc")
-    assert open_existing(OS, str(path), "edit") is None and not path.exists()
-    assert os.listdir("/proc/self/fd") == before
-
-
 def test_a_path_is_compared_with_the_file_that_was_opened(tmp_path: Path) -> None:
     path, second = tmp_path / "file", tmp_path / "second"
     with OS.open(path, "append").closing():
@@ -271,8 +256,6 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
                 OS.open(tmp_path / name, mode)
         with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
             open_existing(OS, str(tmp_path / name), "read")
-        with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-            overwrite_file(OS, tmp_path / name, b"new")
     assert open_below(tmp_path) == []
 
 
@@ -455,7 +438,6 @@ def test_no_call_follows_a_link(tmp_path: Path) -> None:
         ("folder", lambda: OS.rmdir(here / "folder" / "x")),
         ("folder", lambda: OS.sync_dir(here / "folder")),
         ("file", lambda: open_existing(OS, str(here / "file"), "read")),
-        ("file", lambda: overwrite_file(OS, here / "file", b"new")),
     ]
     for name, act in acts:
         with pytest.raises(
