@@ -87,41 +87,51 @@ def option_names() -> Iterator[None]:
         raise click.UsageError(text) from None
 
 
-def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command ADDRESS and the options of a connection; it gets ``connect``, which takes the client id."""
+def credentials(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a token and of TLS; it gets ``token`` and ``tls`` of what they name."""
 
-    @click.argument("address", metavar="ADDRESS", callback=host_and_port)
-    @click.option("--token-file", type=PATH, help="A file that holds the token.")
+    @click.option("--token-file", type=PATH, help="A file that holds the token for the hub.")
     @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
     @click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate.")
-    @click.option("--key", type=PATH, help="Its private key.")
+    @click.option("--key", type=PATH, help="Mutual TLS: the certificate's private key.")
     @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
-    @PLAINTEXT
-    @click.option("--compress", is_flag=True, help="Compress messages with gzip on the connection, for a slow line.")
     @functools.wraps(command)
     def run(
-        address: str,
         token_file: Path | None,
         ca: Path | None,
         certificate: Path | None,
         key: Path | None,
         server_name: str | None,
-        plaintext: bool,
-        compress: bool,
         **rest: Any,
     ) -> None:
-        from hub.wire import Client, ClientTLS
-
         require_pair(certificate, key)
         tls: ClientTLS | None = None
         if ca is not None or certificate is not None or server_name is not None:
-            tls = ClientTLS(ca, certificate, key, server_name)
-        shown = token_in(token_file)
+            from hub.wire import ClientTLS
 
+            tls = ClientTLS(ca, certificate, key, server_name)
+        command(token=token_in(token_file), tls=tls, **rest)
+
+    return run
+
+
+def connecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ADDRESS and the options of a connection; it gets ``connect``, which takes the client id."""
+
+    @click.argument("address", metavar="ADDRESS", callback=host_and_port)
+    @credentials
+    @PLAINTEXT
+    @click.option("--compress", is_flag=True, help="Compress messages with gzip on the connection, for a slow line.")
+    @functools.wraps(command)
+    def run(
+        address: str, token: str | None, tls: ClientTLS | None, plaintext: bool, compress: bool, **rest: Any
+    ) -> None:
         def connect(client_id: str = "") -> Client:
+            from hub.wire import Client
+
             with option_names():
                 return Client(
-                    address, client_id=client_id, token=shown, tls=tls, allow_plaintext=plaintext, compress=compress
+                    address, client_id=client_id, token=token, tls=tls, allow_plaintext=plaintext, compress=compress
                 )
 
         command(connect=connect, **rest)

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from pipeline.tables.commands import hub_options, hub_way
+from pipeline.tables.commands import Given, hub_options
 from sej.cli.shared.parameters import IntRange
 from sej.errors import JournalNotFoundError, SejError
 
@@ -64,7 +64,7 @@ def _reason(text: str) -> str:
     return "; ".join(dict.fromkeys([*lines[:1], *raised[:1]])) or "Spark failed without a message"
 
 
-def _total(root: Path, way: dict[str, Any] | None = None) -> int:
+def _total(root: Path, way: Given | None = None) -> int:
     import pipeline
 
     return pipeline.count(root, **(way or {}))
@@ -74,14 +74,14 @@ def _total(root: Path, way: dict[str, Any] | None = None) -> int:
 @click.argument("root", callback=_local)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 @hub_options
-def count(root: Path, json: bool, **hub: Any) -> None:
+def count(root: Path, json: bool, way: Given) -> None:
     """Print how many messages are below ROOT, from the index, without Spark.
 
     Lost messages are counted until `sej repair` has recorded their gap. `sej count` fails there.
 
     Example: sej spark count data
     """
-    messages = _total(root, hub_way(**hub))
+    messages = _total(root, way)
     click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
 
 
@@ -91,7 +91,7 @@ def count(root: Path, json: bool, **hub: Any) -> None:
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
 @hub_options
 @_MASTER
-def archive(root: Path, target: str, reader: str | None, master: str | None, **hub: Any) -> None:
+def archive(root: Path, target: str, reader: str | None, master: str | None, way: Given) -> None:
     """Add new messages below ROOT to an archive of Parquet files by day and shard.
 
     TARGET is a path, or the address of a file system that Spark can write, as in s3a://bucket/orders.
@@ -100,7 +100,6 @@ def archive(root: Path, target: str, reader: str | None, master: str | None, **h
     """
     from pipeline import jobs
 
-    way = hub_way(**hub)
     _total(root, way)
     with _spark(master) as spark:
         added = jobs.archive(spark, root, target, reader=reader, **way)
@@ -140,7 +139,13 @@ def restore(
 @hub_options
 @_MASTER
 def reshard(
-    source: Path, target: Path, prefix: str | None, bits: int, pattern: str | None, master: str | None, **hub: Any
+    source: Path,
+    target: Path,
+    prefix: str | None,
+    bits: int,
+    pattern: str | None,
+    master: str | None,
+    way: Given,
 ) -> None:
     """Copy journals into a sharded journal with another number of shards.
 
@@ -148,7 +153,6 @@ def reshard(
     """
     from pipeline import jobs
 
-    way = hub_way(**hub)
     _total(source, way)
     with _spark(master) as spark:
         copied = jobs.reshard(spark, source, target, prefix=prefix, bits=bits, pattern=pattern, **way)
@@ -164,7 +168,13 @@ def reshard(
 @hub_options
 @_MASTER
 def compact(
-    source: Path, target: Path, prefix: str | None, bits: int | None, keep_deleted: bool, master: str | None, **hub: Any
+    source: Path,
+    target: Path,
+    prefix: str | None,
+    bits: int | None,
+    keep_deleted: bool,
+    master: str | None,
+    way: Given,
 ) -> None:
     """Copy the latest message of each key; an empty value deletes its key.
 
@@ -172,7 +182,6 @@ def compact(
     """
     from pipeline import jobs
 
-    way = hub_way(**hub)
     _total(source, way)  # fails before Spark starts if there is no journal
     with _spark(master) as spark:
         jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, **way)
@@ -188,7 +197,7 @@ def compact(
 @hub_options
 @_MASTER
 def dedupe(
-    source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None, **hub: Any
+    source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None, way: Given
 ) -> None:
     """Copy only the first of equal messages.
 
@@ -196,7 +205,6 @@ def dedupe(
     """
     from pipeline import jobs
 
-    way = hub_way(**hub)
     _total(source, way)
     with _spark(master) as spark:
         jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, **way)
@@ -208,7 +216,7 @@ def dedupe(
 @click.option("--json", is_flag=True, help="One JSON object per line.")
 @hub_options
 @_MASTER
-def stats(root: Path, json: bool, master: str | None, **hub: Any) -> None:
+def stats(root: Path, json: bool, master: str | None, way: Given) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.
 
     Example: sej spark stats data
@@ -218,7 +226,6 @@ def stats(root: Path, json: bool, master: str | None, **hub: Any) -> None:
     from pipeline import jobs
     from pipeline.tables.output import write_text
 
-    way = hub_way(**hub)
     _total(root, way)
     with _spark(master) as spark:
         found = jobs.stats(spark, root, **way)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hub.serving import option_names, token_in
+from hub.serving import credentials, option_names
 from sej.cli.shared.output import counted
-from sej.cli.shared.parameters import DURATION, PATH, PLACE, SIZE
+from sej.cli.shared.parameters import DURATION, PLACE, SIZE
 from sej.cli.shared.units import Moment, iso_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from hub.wire import ClientTLS
     from pipeline.tables.table import Table
 
 
@@ -26,7 +27,8 @@ _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
 _FORMATS: Final = ("table", "csv", "json", "parquet")
 _BATCH_ROWS: Final = 1 << 20
 _NAMED: Final = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+Given = dict[str, Any]
+"""Arguments of a table, from the command line."""
 
 
 _COLUMNS: Final = click.option("--columns", help="Names of columns, separated by commas; default: all.")
@@ -35,50 +37,47 @@ _START: Final = click.option("--start", type=PLACE, help="Start at this offset o
 _END: Final = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
 
 
-def hub_options(command: _Command) -> _Command:
-    """Add the options of a hub: the arguments of :func:`hub_way`."""
-    options = (
-        click.option("--hub", help="Read from a hub, host:port; the first path is then a client or journal there."),
-        click.option("--token-file", type=PATH, help="A file that holds the token for the hub."),
-        click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate."),
-        click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate."),
-        click.option("--key", type=PATH, help="Mutual TLS: the certificate's private key."),
-        click.option("--server-name", help="The name in the hub's certificate, if it is not the address."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def hub_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a hub; the command gets ``way``: arguments of a table."""
+
+    @click.option("--hub", help="Read from a hub, host:port; the first path is then a client or journal there.")
+    @credentials
+    @functools.wraps(command)
+    def run(hub: str | None, token: str | None, tls: ClientTLS | None, **rest: Any) -> None:
+        if hub is None and not (token is None and tls is None):
+            raise click.UsageError("the options of tokens and certificates are for a hub: pass its address with --hub")
+        if hub is not None:
+            from pipeline.connection import Remote
+
+            with option_names():
+                Remote.named(hub, token, tls)
+        command(way={"hub": hub, "token": token, "tls": tls}, **rest)
+
+    return run
 
 
-def _reading_options(command: _Command) -> _Command:
-    """Add the options that say how journals are read."""
-    options = (
-        click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob."),
-        click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated."),
-        hub_options,
-        click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums."),
-        click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how journals are read; the command gets them as ``way``."""
+
+    @click.option("--pattern", help="Only directories whose whole name matches, a regular expression or a glob.")
+    @click.option("--client", "clients", multiple=True, help="Only this client of a hub; may be repeated.")
+    @hub_options
+    @click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums.")
+    @click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place.")
+    @functools.wraps(command)
+    def run(
+        pattern: str | None, clients: tuple[str, ...], way: Given, no_verify: bool, skip_damage: bool, **rest: Any
+    ) -> None:
+        how = {"verify": not no_verify, "on_corruption": "skip" if skip_damage else "raise"}
+        command(way={"pattern": pattern, "clients": clients or None, **way, **how}, **rest)
+
+    return run
 
 
-def _way(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that say how journals are read, as arguments of ``pipeline.table``."""
-    return {
-        "pattern": given["pattern"],
-        "clients": given["clients"] or None,
-        **hub_way(*(given[name] for name in ("hub", "token_file", "ca", "certificate", "key", "server_name"))),
-        "verify": not given["no_verify"],
-        "on_corruption": "skip" if given["skip_damage"] else "raise",
-    }
-
-
-def _table(path: str | None, given: dict[str, Any], **more: Any) -> Table:
+def _table(path: str | None, way: Given, start: int | Moment | None, end: int | Moment | None, **more: Any) -> Table:
     from pipeline.tables.table import table
 
-    return table(path, start=_place(given["start"]), end=_place(given["end"]), **_way(given), **more)
+    return table(path, start=_place(start), end=_place(end), **way, **more)
 
 
 def _write_file(found: pa.RecordBatchReader, form: str, path: str) -> None:
@@ -156,8 +155,8 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
         raise click.UsageError(f"--output {output}: expected a file that ends with {known}, or a --format")
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet needs --output: Parquet is not for a terminal or a pipe")
-    names = _named(paths, from_hub=given["hub"] is not None)
-    with Query({name: _table(path, given) for name, path in names.items()}) as opened:
+    names = _named(paths, from_hub=given["way"]["hub"] is not None)
+    with Query({name: _table(path, **given) for name, path in names.items()}) as opened:
         found = opened.run(query)
         if output is None:
             write_text(found, form, sys.stdout.buffer)
@@ -187,7 +186,7 @@ def export(path: str, target: str, columns: str | None, where: str | None, **giv
     form = "arrow" if target.lower().endswith((".arrow", ".feather")) else format_of(target)
     if form in (None, "table"):
         raise click.UsageError(f"{target}: expected a file that ends with .parquet, .arrow, .csv or .jsonl")
-    found = _table(path, given, columns=_names(columns), where=where).to_reader()
+    found = _table(path, **given, columns=_names(columns), where=where).to_reader()
     _write_file(found, form, target)
 
 
@@ -220,7 +219,7 @@ def ship(
     columns: str | None,
     where: str | None,
     start: int | Moment | None,
-    **given: Any,
+    way: Given,
 ) -> None:
     """Add new messages of PATH to a directory of Parquet files or to a Delta table, each message once.
 
@@ -235,7 +234,7 @@ def ship(
     from pipeline.tables.shipping import ship as run
 
     place = target_of(target, compression=compression, join_bytes=batch_bytes if join else 0)
-    name = reader if given["hub"] is not None else reader or default_reader(target)  # a hub's token may only read
+    name = reader or (default_reader(target) if way["hub"] is None else None)  # a hub's token may only read
     rows = run(
         path,
         place,
@@ -247,34 +246,6 @@ def ship(
         batch_bytes=batch_bytes,
         batch_age_s=batch_age if follow else float("inf"),
         timeout=None if follow else 0.0,
-        **_way(given),
+        **way,
     )
     click.echo(f"{counted(rows, 'row')} added to {target}", err=True)
-
-
-def hub_way(
-    hub: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    server_name: str | None = None,
-) -> dict[str, Any]:
-    """Return the options of a hub as arguments of ``pipeline.table`` and of jobs.
-
-    Raises:
-        click.UsageError: they do not fit together, or the token would cross a network in plain text.
-    """
-    token, tls = token_in(token_file), None
-    if ca is not None or certificate is not None or server_name is not None:
-        from hub.wire import ClientTLS
-
-        tls = ClientTLS(ca, certificate, key, server_name)
-    if hub is None and not (token is None and tls is None):
-        raise click.UsageError("the options of tokens and certificates are for a hub: pass its address with --hub")
-    if hub is not None:
-        from pipeline.connection import Remote
-
-        with option_names():
-            Remote.named(hub, token, tls)
-    return {"hub": hub, "token": token, "tls": tls}
