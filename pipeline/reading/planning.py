@@ -17,11 +17,12 @@ from zlib import crc32
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
 from pipeline.reading.conditions import Chosen
-from pipeline.reading.discovery import Layout, Origin, Slice, discover
+from pipeline.reading.discovery import Origin, Slice, discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.remote import RemoteExtent, matching, read
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import JournalNotFoundError
+from shard.trees import Layout
 
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Listed
@@ -173,17 +174,7 @@ def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) 
         >>> by_messages({"a": 0, "b": 0}, {"a": 30, "b": 10}, 20)
         {'a': 15, 'b': 5}
     """
-    waiting = {name: ends[name] - starts[name] for name in ends}
-    total = sum(waiting.values())
-    if total <= limit:
-        return dict(ends)
-    shares = {name: amount * limit // total for name, amount in waiting.items()}
-    left = limit - sum(shares.values())
-    late = _in_turn((name for name in waiting if waiting[name] and not shares[name]), starts)
-    most = sorted((name for name in waiting if shares[name]), key=lambda name: (-waiting[name], name))
-    for name in [*late, *most][:left]:  # the remainder of rounding
-        shares[name] += shares[name] < waiting[name]
-    return {name: starts[name] + share for name, share in shares.items()}
+    return by_bytes(starts, ends, limit, {name: ends[name] - starts[name] for name in ends})
 
 
 def by_bytes(
@@ -207,11 +198,12 @@ def by_bytes(
     if late:  # one of them first, with a message of any size; the others share the rest
         rest = {name: sizes[name] for name in sizes if name != late[0]}
         counts = {late[0]: 1, **_whole(waiting, rest, max(limit - average[late[0]], 0))}
-    left = limit - sum(count * average[name] for name, count in counts.items())
-    for name in late:
-        if not counts[name] and average[name] <= left:
-            counts[name] = 1
-            left -= average[name]
+    left = max(limit - sum(count * average[name] for name, count in counts.items()), 0)
+    for name in [*late, *sorted(waiting, key=lambda name: (-waiting[name], name))]:  # the remainder of rounding
+        most = 1 if name in late else waiting[name]
+        more = min(most - counts[name], left // average[name])
+        counts[name] += more
+        left -= more * average[name]
     return {name: starts[name] + counts.get(name, 0) for name in ends}
 
 
