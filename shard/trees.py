@@ -103,7 +103,7 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
     require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
     path = existing(root, disk)
     if layout is None:
-        layout = _recognize(path, disk)
+        layout = recognize(path, disk)
     if layout == "directory":
         if not is_journal(disk, path):
             raise NotAJournalError(
@@ -149,14 +149,15 @@ def entry(root: str, name: str, layout: Layout) -> Found:
     client, dot, journal = name.partition(".")
     if not dot or not CLIENT.fullmatch(client) or not JOURNAL_DIR.fullmatch(journal):
         raise NotAJournalError(
-            "this SEJ directory's name fits neither a sharded journal ([prefix.]bit.index) nor a hub"
-            " (client.journal); move it elsewhere, see shard.check",
+            "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass the"
+            " journal itself, or move it elsewhere, see shard.check",
             path=path,
         )
     return Found(path, client.replace("~", "."), *(split_name(journal) or (None, None, None)))
 
 
-def _recognize(root: str, disk: Disk) -> Layout:
+def recognize(root: str, disk: Disk) -> Layout:
+    """Return the layout of a directory, by the names in it."""
     if is_journal(disk, root):
         return "directory"
     if disk.status(os.path.join(root, HUB_MARKER)) is not None:

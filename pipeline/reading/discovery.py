@@ -10,22 +10,20 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-from hub.naming import find_sources, is_root, parse_source
+from hub.naming import is_root
 from pipeline.options import OptionError
 from pipeline.paths import local_path
-from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, is_journal, journals_in
 from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
-from shard.names import RECORDS_DIR, split_name
-
-Layout = Literal["directory", "shards", "hub"]
-_LAYOUTS: Final = ("directory", "shards", "hub")
+from shard.names import RECORDS_DIR
+from shard.trees import Found, Layout, entry, existing, find, recognize
 
 
 def discover(
@@ -55,14 +53,13 @@ def discover(
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
     expression = matcher("(?s).*" if pattern is None else pattern)
-    found = []
+    found: list[Origin] = []
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not is_journal(OS, root))):
             continue
         recognised = layout or layout_of(root, may_be_empty=may_be_empty)
-        origins = _below(root, recognised)
-        if recognised == "hub" and layout is None and not is_root(root):
-            _refuse_others(root, expression)
+        is_guess = recognised == "hub" and layout is None and not is_root(root)
+        origins = _below(root, recognised, expression if is_guess else None)
         found += [origin._replace(name=origin.path) for origin in origins] if len(roots) > 1 else origins
     if pattern is None:
         return found
@@ -89,67 +86,32 @@ def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:
         JournalNotFoundError: the path does not exist.
         NotAJournalError: the path is a file, or a directory without a journal in it.
     """
-    there = OS.status(root)
-    if there is None:
-        raise JournalNotFoundError(
-            "the path does not exist; expected a SEJ directory, a sharded journal or a hub's root", path=root
-        )
-    if not there.is_dir:
-        raise NotAJournalError("this is a file; expected a SEJ directory, a sharded journal or a hub's root", path=root)
-    if is_journal(OS, root):
-        return "directory"
-    if is_root(root):
-        return "hub"
-    journals = journals_in(OS, root)
-    if not journals and not may_be_empty and OS.status(os.path.join(root, RECORDS_DIR)) is None:
+    layout = recognize(existing(root, OS), OS)
+    is_empty = layout == "shards" and not journals_in(OS, root)
+    if is_empty and not may_be_empty and OS.status(os.path.join(root, RECORDS_DIR)) is None:
         raise NotAJournalError(
             "this directory has no jnl/ and holds no SEJ directories; expected a SEJ directory, a sharded journal"
             " or a hub's root",
             path=root,
         )
-    return "shards" if all(split_name(name) is not None for name in journals) else "hub"
+    return layout
 
 
-def _below(root: str, layout: Layout) -> list[Origin]:
-    if layout not in _LAYOUTS:
-        raise OptionError(f"layout must be one of {', '.join(_LAYOUTS)}, got {layout!r}")
-    if layout == "directory":
-        if not is_journal(OS, root):
-            raise NotAJournalError(
-                "this directory has no jnl/, so it is not a SEJ directory; leave layout out", path=root
-            )
-        return [Origin(root, os.path.basename(root))]
-    if layout == "shards":
-        found = []
-        for name in journals_in(OS, root):
-            shard = split_name(name)
-            if shard is None:
-                raise NotAJournalError(f"{name!r} is not a shard name; layout='hub' reads it as a client's", path=root)
-            found.append(_named(Origin(os.path.join(root, name), name), shard))
-        return sorted(found, key=lambda origin: (origin.prefix or "", origin.bits, origin.shard))
-    return [
-        _named(Origin(os.path.join(root, source.name), source.name, source.client), split_name(source.journal_dir))
-        for source in find_sources(root)
-    ]
-
-
-def _refuse_others(root: str, expression: re.Pattern[str]) -> None:
-    """Refuse a directory without the marker if it has a journal that would be left out as no client's."""
+def _below(root: str, layout: Layout, refused: re.Pattern[str] | None) -> Iterator[Origin]:
+    """Yield the journals below a root; in a hub's, what is not a client's is left out, or refused by its name."""
+    if layout != "hub":
+        yield from map(_origin, find(root, layout=layout))
+        return
     for name in journals_in(OS, root):
-        if parse_source(name) is None and expression.fullmatch(name):
-            raise NotAJournalError(
-                "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass"
-                " the journal itself, rename it, or leave it out with a pattern",
-                path=os.path.join(root, name),
-            )
+        try:
+            yield _origin(entry(root, name, layout))
+        except NotAJournalError:
+            if refused is not None and refused.fullmatch(name):
+                raise
 
 
-def _named(origin: Origin, shard: tuple[str, int, int] | None) -> Origin:
-    """Add to an origin the fields of its shard's name; without a prefix that is None."""
-    if shard is None:
-        return origin
-    prefix, bits, index = shard
-    return origin._replace(prefix=prefix or None, bits=bits, shard=index)
+def _origin(found: Found) -> Origin:
+    return Origin(found.path, found.name, found.client, found.prefix or None, found.bits, found.index)
 
 
 ID_BYTES: Final = 8

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from pipeline.reading.discovery import Layout, Origin, Slice, discover, short_id
+from pipeline.reading.discovery import Origin, Slice, discover, short_id
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing
@@ -25,6 +25,7 @@ from sej.journal.segment import Place
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.system.disk import OS, Status
+from shard.trees import Layout
 
 
 class _Knot(NamedTuple):
