@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from sej.journal.view import Journal
     from sej.message import FIRST, LAST, NO_TIMESTAMP, Message
     from sej.queue.adapter import AsyncQueue, QueueAdapter
-    from sej.queue.interface.queue import Item, ResultHandle, WorkQueue, open_queue
+    from sej.queue.interface.queue import Item, ResultHandle, Schedules, WorkQueue, open_queue
+    from sej.queue.interface.schedules import Schedule
     from sej.queue.interface.values import QueuedItem, Stats
     from sej.queue.work import work
     from sej.reading.consumer import Consumer
@@ -80,7 +81,8 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.journal.verify": ("Problem",),
-        "sej.queue.interface.queue": ("Item", "ResultHandle", "WorkQueue", "open_queue"),
+        "sej.queue.interface.queue": ("Item", "ResultHandle", "Schedules", "WorkQueue", "open_queue"),
+        "sej.queue.interface.schedules": ("Schedule",),
         "sej.queue.interface.values": ("QueuedItem", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
@@ -131,6 +133,8 @@ __all__ = [
     "Retention",
     "RetriesExhaustedError",
     "Scanner",
+    "Schedule",
+    "Schedules",
     "SejError",
     "SharedWriter",
     "Stats",

@@ -87,6 +87,10 @@ def prepare_tests(venv: Path, python: Path, stamps: "Stamps") -> None:
         say("a PostgreSQL for the tests of outbox and inbox")
         debian.install("postgresql")
         stamps.keep("postgres", sys.version)
+    if stamps.differ("faketime", sys.version):  # tried once
+        say("a libfaketime for the tests of schedules")
+        debian.install("libfaketime")
+        stamps.keep("faketime", sys.version)
     if shutil.which("vim") is None and stamps.differ("vim", sys.version):  # tried once
         say("a Vim for the tests of text queues")
         debian.install("vim")

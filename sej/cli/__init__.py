@@ -6,7 +6,8 @@ in which they are best read. Each imports only from those below it::
     app                                finds a subcommand and loads only that one; errors as exit codes
     reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
-    queue, queue_items, worker, relay  work queues, and the relay of an outbox
+    queue, queue_items, relay          work queues, and the relay of an outbox
+    queue_schedules, worker            items at given times; a function for each item
     shared                             what commands share: options, lines of output, exit codes, findings, readers
 """
 

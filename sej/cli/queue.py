@@ -17,7 +17,22 @@ from typing import Final
 
 import click
 
-from sej.cli.queue_items import OFFSET, Place, cancel, ls, pause, peek, placed_command, requeue, resume, show, stats
+from sej.cli.queue_items import (
+    HEADERS,
+    OFFSET,
+    Place,
+    cancel,
+    headers_named,
+    ls,
+    pause,
+    peek,
+    placed_command,
+    requeue,
+    resume,
+    show,
+    stats,
+)
+from sej.cli.queue_schedules import schedule
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import JSON, MAX_ATTEMPTS, form_options, wait_option
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
@@ -44,7 +59,7 @@ def queue() -> None:
     """
 
 
-for _command in (ls, show, peek, stats, cancel, requeue, pause, resume):
+for _command in (ls, show, peek, stats, cancel, requeue, pause, resume, schedule):
     queue.add_command(_command)
 
 _CREATE: Final = click.option(
@@ -68,9 +83,7 @@ _CREATE: Final = click.option(
     help="Higher priorities are delivered first.",
 )
 @click.option("--expire", type=AGE, help="Drop an item that was not delivered within this time, as in 1d.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of every item; may be repeated."
-)
+@HEADERS
 @click.option(
     "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
 )
@@ -102,7 +115,7 @@ def put(
                 delay_s=delay,
                 priority=priority,
                 expire_s=expire,
-                headers=_headers(headers),
+                headers=headers_named(headers),
                 dedupe_keys=None if dedupe_key is None else [os.fsencode(dedupe_key)],
                 keep_result=keep_result,
             )
@@ -310,17 +323,6 @@ def result(place: Place, offset: int, timeout: float, json: bool) -> None:
         click.echo(jsonlib.dumps({"offset": offset, **row}, ensure_ascii=False))
     elif data is not None:
         sys.stdout.buffer.write(data)
-
-
-def _headers(words: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the headers that words name; None: none."""
-    found = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"--header must be NAME=TEXT, as in trace=17, got {word!r}")
-        found[name] = text
-    return found or None
 
 
 def _lines(data: bytes) -> list[bytes]:

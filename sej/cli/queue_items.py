@@ -206,7 +206,7 @@ def cancel(place: Place, offset: int) -> None:
     """
     with place.open_existing(create=False) as opened:
         removed = opened.cancel(offset)
-    _require(removed, f"sej: {place.path}: no item {offset} waits or is leased")
+    require_found(removed, f"sej: {place.path}: no item {offset} waits or is leased")
 
 
 @click.command
@@ -243,11 +243,28 @@ def requeue(place: Place, offset: int) -> None:
     """
     with place.open_existing(create=False) as opened:
         found = opened.requeue(offset)
-    _require(found is not None, f"sej: {place.path}: item {offset} has no dead letter, or was put back before")
+    require_found(found is not None, f"sej: {place.path}: item {offset} has no dead letter, or was put back before")
     click.echo(found)
 
 
-def _require(found: bool, missing: str) -> None:
+HEADERS: Final = click.option(
+    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of every item; may be repeated."
+)
+
+
+def headers_named(words: tuple[str, ...]) -> dict[str, str] | None:
+    """Return the headers that words name; None: none."""
+    found = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"--header must be NAME=TEXT, as in trace=17, got {word!r}")
+        found[name] = text
+    return found or None
+
+
+def require_found(found: bool, missing: str) -> None:
+    """Print what is missing and end with its exit code, if it is."""
     if not found:
         click.echo(missing, err=True)
         raise SystemExit(Exit.MISSING)

@@ -24,7 +24,7 @@ import click
 from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.queue_items import Place, placed_command
 from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
-from sej.cli.shared.parameters import DURATION, IntRange
+from sej.cli.shared.parameters import AGE, DURATION, IntRange
 from sej.queue.interface.values import SERIALIZERS
 from sej.queue.work import MAX_THREADS, work
 from sej.system.process import set_from_handler
@@ -58,6 +58,10 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.option(
     "--until-empty", is_flag=True, help="End when no item is ready, waits for its time or is held by a worker."
 )
+@click.option(
+    "--every", type=AGE, help="Also put an item with no value each 15m, for example: a schedule MODULE:FUNCTION."
+)
+@click.option("--cron", help="The same at the times of a cron expression, as in '0 3 * * mon-fri', in UTC.")
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
 def worker(
     place: Place,
@@ -70,6 +74,8 @@ def worker(
     wait: bool,
     time_limit: float | None,
     until_empty: bool,
+    every: float | None,
+    cron: str | None,
     reload: bool,
 ) -> None:
     """Call a Python function for each item: an item is done if the function returns, and retried if it raises.
@@ -91,6 +97,8 @@ def worker(
         raise SystemExit(supervise(processes, reload=reload))
     is_supervised()
     with opened:
+        if every is not None or cron is not None:
+            opened.put(b"" if serializer is None else None, every=every, cron=cron, schedule=target)
         work(
             opened,
             function,

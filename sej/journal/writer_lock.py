@@ -164,6 +164,13 @@ class TurnLock:
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
 
+    def is_free(self) -> bool:
+        """Return whether no other process has the lock at this moment; the caller takes no turn meanwhile."""
+        free = self._file.lock(wait=False)
+        if free:
+            self.leave()
+        return free
+
     def hold(self) -> None:
         """Take the lock of the file at the path, and look for the trace of an original in it.
 

@@ -96,6 +96,7 @@ class QueueCore:
         syncer: shares syncs of the log between threads.
         fresh: reads messages from the frontier on.
         others: looks up messages that are not taken in order.
+        durable: whether calls return only when what they did is on the disk.
         keep_at: the time of the next :meth:`keep_head`.
         parked: the items of a queue with an order of keys that wait for their keys.
     """
@@ -129,7 +130,7 @@ class QueueCore:
         letters = Resolved(directory.at("dead", name)) if opening.dead_letter is None else opening.dead_letter
         letters = letters_path(directory, letters)
         self.writer = SharedWriter(directory.path, disk=disk, **writer)
-        self._durable = self.writer.durability == "disk"
+        self.durable = self.writer.durability == "disk"
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
@@ -191,7 +192,7 @@ class QueueCore:
         self.life.require_outside()
         with self.life.mutex:
             found = self.under_lock(act, *arguments)
-        if self._durable:
+        if self.durable:
             self.syncer.make_durable(self.log.appended)
         return found
 
@@ -266,7 +267,7 @@ class QueueCore:
             if not self.log.unsure:  # else what an interrupt left of the state is read again first
                 self.log.prepare_head()
             self.under_lock(self._give_all_back)
-        if self._durable:
+        if self.durable:
             self.syncer.make_durable(self.log.appended)
 
     def _give_all_back(self) -> None:

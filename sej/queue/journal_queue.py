@@ -43,11 +43,13 @@ from sej.journal.directory import Directory
 from sej.message import FIRST, Start
 from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
 from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, WorkQueue, require_listing
+from sej.queue.interface.schedules import Plan, Schedule
 from sej.queue.interface.values import Backoff, PutOptions, QueuedItem, Stats
 from sej.queue.item import JournalItem, end_all
 from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
 from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
+from sej.queue.schedules import Scheduler
 from sej.queue.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice
@@ -189,6 +191,7 @@ class JournalQueue(WorkQueue):
             self._judge_at = self._look_at = 0
             self._taker = Taker(core, Flow(concurrency, None if rate is None else parse_rate(rate)))
             self._putter = Putter(core, maxsize=maxsize, window_ns=span_ns(dedupe_window_s))
+            self._scheduler = Scheduler(core, self._putter)
             self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)
             if rate is not None:
                 core.locked(self._taker.begin, clock.boot_ns())
@@ -224,11 +227,15 @@ class JournalQueue(WorkQueue):
             items = core.under_lock(self._take_now, n, max_bytes, look)
             while not items and self._taker.unfinished:  # other workers may take the lock in between
                 items = core.under_lock(self._take_now, n, max_bytes, False)
-        if self._taker.lost or self._taker.unwritten is not None:
+        if self._scheduler.wanted:  # nothing was taken: if the next step fails, no caller has an item
+            self._scheduler.make()
+            with core.life.mutex:
+                items = core.under_lock(self._take_now, n, max_bytes, False, True)
+        if self._taker.lost or self._taker.unwritten is not None or self._scheduler.problem is not None:
             self._warn(items)
         return items
 
-    def _take_now(self, n: int, max_bytes: int | None, check: bool) -> list[Item]:
+    def _take_now(self, n: int, max_bytes: int | None, check: bool, made: bool = False) -> list[Item]:
         core = self._core
         log = core.log
         if log.large:
@@ -236,6 +243,8 @@ class JournalQueue(WorkQueue):
         if check:  # first, because if it fails, no item must have been taken
             log.keep_clock()
         now = self._clock.boot_ns()  # under the lock, and after what may take long: leases begin now
+        if log.state.timetable.turns and not made and self._scheduler.is_over(now):
+            return []
         taker = self._taker
         if taker.keyed != (log.state.order is not None):  # the first call, or another process has converted the queue
             from sej.queue.keyed_take import KeyedTaker
@@ -254,7 +263,7 @@ class JournalQueue(WorkQueue):
     def _warn(self, items: list[Item]) -> None:
         """Warn once about items that are missing or cannot be given up."""
         try:
-            for problem in self._taker.problems():
+            for problem in (*self._taker.problems(), *self._scheduler.problems()):
                 warnings.warn(f"queue {self.name!r} in {self.path}: {problem}", RuntimeWarning, stacklevel=5)
         except RuntimeWarning:  # the program turns warnings into errors
             for item in items:
@@ -275,6 +284,8 @@ class JournalQueue(WorkQueue):
             waits.append((allowed - now) / _NS + 0.0005)
         if others:
             waits.append(PROBE_NS / _NS)
+        if state.timetable.turns and (wait := self._scheduler.wait_ns(now)) is not None:
+            waits.append(wait / _NS + 0.0005)
         return min(waits, default=None)
 
     def _watches(self) -> Sequence[Watch]:
@@ -317,6 +328,17 @@ class JournalQueue(WorkQueue):
 
     def _result_watch(self) -> Watch:
         return Watch(self._core.directory.at("ofs"))
+
+    # --- schedules
+
+    def _schedule(self, plan: Plan, key: bytes, value: bytes) -> int:
+        return self._core.end(self._scheduler.add, plan, key, value)
+
+    def _schedules(self) -> list[Schedule]:
+        return self._core.locked(lambda: self._core.log.state.timetable.shown(self.serializer))
+
+    def _change_schedule(self, name: str, state: int) -> bool:
+        return self._core.end(self._scheduler.change, name, state)
 
     # --- the whole
 

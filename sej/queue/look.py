@@ -22,6 +22,7 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
+from sej.queue.interface.schedules import Schedule
 from sej.queue.interface.values import QueuedItem, Serializer, Stats
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.lock import Holders
@@ -177,6 +178,10 @@ class QueueLook:
         state = self._read()
         state.apply(letters_lost(self._directory, self._name, self._letters, state))
         return counted(state, self._clock.boot_ns(), self._end())
+
+    def schedules(self) -> list[Schedule]:
+        """Return the schedules, in the order of their names."""
+        return self._read().timetable.shown(None)
 
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""

@@ -236,7 +236,7 @@ class Putter:
             before: list[bytes] = []
             for (key, letter), put in zip(new, messages, strict=True):
                 priority = max(-records.MAX_PRIORITY, min(letter.priority, records.MAX_PRIORITY))
-                before += self._records_before(put, now, 0.0, priority, letter.expire_s, letter.headers)
+                before += self.records_before(put, now, 0.0, priority, letter.expire_s, letter.headers)
                 before.append(_dedupe(key, put, NEVER))
             log.append(*before)
             log.force()
@@ -284,7 +284,7 @@ class Putter:
             messages, _ = decode_many(data, 0, len(data), span.start, len(span))
             before: list[bytes] = []
             for message in messages:
-                before += self._records_before(message, now, delay_s, int(priority), expire_s, headers, keep_s)
+                before += self.records_before(message, now, delay_s, int(priority), expire_s, headers, keep_s)
             for key, message in zip(batch.new, messages, strict=False):
                 before.append(_dedupe(key, message, now + self._window_ns))
             if before:
@@ -299,7 +299,7 @@ class Putter:
         offsets = batch.known | dict(zip(batch.new, span, strict=True))
         return [offsets[key] for key in batch.hashes]
 
-    def _records_before(
+    def records_before(
         self,
         message: Message,
         now: int,
@@ -333,14 +333,17 @@ class Putter:
         found = self._log.state.dedupe.known.get(key)
         if found is None or found.until_ns <= now:
             return None
-        offset, _, check = found
+        return found.offset if self.is_written(found.offset, found.check) else None
+
+    def is_written(self, offset: int, check: int) -> bool:
+        """Return whether the message that a record announced was written."""
         if offset >= self._log.tail.end_offset():
-            return None
+            return False
         try:
             message = self._reader.at(offset)
         except OffsetTooSmallError:
-            return offset  # it existed, and retention removed it
-        return offset if message is not None and records.message_check(message) == check else None
+            return True  # it existed, and retention removed it
+        return message is not None and records.message_check(message) == check
 
 
 def _redrive_key(journal: int, letter: DeadLetter) -> bytes:

@@ -145,9 +145,10 @@ class SharedWriter:
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
         prepare(directory, allow_network_fs=allow_network_fs)
+        self._lock = TurnLock(directory, lock_timeout)
         self._end = End(
             directory,
-            TurnLock(directory, lock_timeout),
+            self._lock,
             segment_bytes=segment_bytes,
             durability=durability,
             retention=retention,
@@ -214,6 +215,12 @@ class SharedWriter:
         if self._is_inside():
             return act(*arguments)
         return self._end.alone(act, *arguments)
+
+    def is_free(self) -> bool:
+        """Return whether a turn can begin without waiting; other writers may come first."""
+        self.life.require_outside()
+        with self.life.mutex:
+            return not self.life.open or self._lock.is_free()
 
     def _is_inside(self) -> bool:
         """Return whether a turn of this thread is under way.

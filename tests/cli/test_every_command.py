@@ -23,6 +23,7 @@ CHANGING = {
         "queue requeue",
         "queue resume",
     ),
+    *("queue schedule add", "queue schedule pause", "queue schedule remove", "queue schedule resume"),
     *("hub serve", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish"),

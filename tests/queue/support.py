@@ -1,6 +1,7 @@
 """What the queue's tests share: a clock that is moved, a queue that dies, a journal of values."""
 
 import fcntl
+import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,9 @@ NS = 1_000_000_000
 SMALL_FILE_SYSTEM = ["unshare", "--mount", "--map-root-user", "sh", "-c",
                      'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"']  # fmt: skip
 """Before a directory and a command: the command runs with 4 MiB of its own mounted there."""
+
+
+FAKETIME = Path(f"/usr/lib/{platform.machine()}-linux-gnu/faketime/libfaketime.so.1")
 
 
 class FakeClock:

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from sys import modules
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 
 from sej.checks import (
     ANY_SECONDS,
@@ -52,8 +52,11 @@ from sej.errors import (
     UnsupportedError,
 )
 from sej.queue.interface.values import (
+    ACTIVE,
     MAX_RESULT_BYTES,
+    PAUSED,
     PLAIN,
+    REMOVED,
     STATES,
     TRACED,
     PutOptions,
@@ -67,6 +70,9 @@ from sej.queue.interface.values import (
 from sej.queue.interface.values import serializer as serializer_of
 from sej.system.disk import OS
 from sej.system.watch import Watch, wait_any
+
+if TYPE_CHECKING:
+    from sej.queue.interface.schedules import Plan, Schedule
 
 
 class Item(ABC):
@@ -208,12 +214,13 @@ CAPABILITIES: Final = (
     "concurrency",
     "rate",
     "results",
+    "schedules",
 )
 """The features of backends: message keys; headers; put and retry with a delay; priorities; items that expire;
 idempotent puts; a bound; extended leases; leases that end at a deadline and not only with their process; several
 concurrent processes; dead letters, putting all of them back, or one; purging; removing one item; listing items without
 taking them; pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a
-time; results of items.
+time; results of items; items that are put at given times.
 """
 LOOK_S: Final = 0.002
 """Between two looks of one that waits for a result: a busy queue changes more often, and each look takes its lock."""
@@ -286,7 +293,68 @@ class ResultHandle(int):
         return int, (int(self),)
 
 
+class Schedules:
+    """The schedules of a queue, as :attr:`WorkQueue.schedules` returns them: to list, pause, resume and remove them.
+
+    Example:
+        >>> import tempfile, sej
+        >>> with sej.open_queue(tempfile.mkdtemp(), "worker") as q:
+        ...     _ = q.put(b"report", every="15m", schedule="reports")
+        ...     [(each.name, each.every_s) for each in q.schedules], q.schedules["reports"].value
+        ...     q.schedules.pause("reports"), q.schedules.remove("reports"), q.schedules.remove("reports")
+        ([('reports', 900.0)], b'report')
+        (True, True, False)
+    """
+
+    __reduce__ = refuse_pickling
+
+    def __init__(self, queue: WorkQueue) -> None:
+        """Look at the schedules of a queue."""
+        require_queue("queue", queue)
+        self._queue = queue
+
+    def __iter__(self) -> Iterator[Schedule]:
+        """Yield the schedules, in the order of their names."""
+        return iter(self._queue._schedules())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._queue._schedules())
+
+    def __getitem__(self, name: str) -> Schedule:
+        """Return the schedule of a name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for schedule in self._queue._schedules():
+            if schedule.name == name:
+                return schedule
+        raise KeyError(name)
+
+    def pause(self, name: str) -> bool:
+        """Let the times of a schedule pass without items, until :meth:`resume`; items that were put stay.
+
+        Returns:
+            False if there is no schedule of this name.
+        """
+        return self._change(name, PAUSED)
+
+    def resume(self, name: str) -> bool:
+        """Put items again, from the next time on; return False if there is no schedule of this name."""
+        return self._change(name, ACTIVE)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; items that were put stay. Return False if there is none of this name."""
+        return self._change(name, REMOVED)
+
+    def _change(self, name: str, state: int) -> bool:
+        TEXT("name", name)
+        return self._queue._change_schedule(name, state)
+
+
 _PRIORITY: Final = between(-3, 3)
+_NONE: Final = (None,) * 10
 _BYTES: Final = a(bytes)
 
 
@@ -299,7 +367,7 @@ class WorkQueue(ABC):
         can: the features of this backend, of ``keys``, ``headers``, ``delay``, ``priority``, ``expire``, ``dedupe``,
             ``maxsize``, ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``,
             ``requeue``, ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency``,
-            ``rate`` and ``results``.
+            ``rate``, ``results`` and ``schedules``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 
@@ -348,6 +416,23 @@ class WorkQueue(ABC):
     def _result_watch(self) -> Watch:
         """Return a new watch that wakes when an item may have ended."""
         raise self._unsupported("results")
+
+    def _schedule(self, plan: Plan, key: bytes, value: bytes) -> int:
+        """Add a schedule; return when its first item is put."""
+        raise self._unsupported("schedules")
+
+    def _schedules(self) -> list[Schedule]:
+        """Return the schedules, in the order of their names."""
+        raise self._unsupported("schedules")
+
+    def _change_schedule(self, name: str, state: int) -> bool:
+        """Let a schedule be active, paused or removed; return False if there is none of this name."""
+        raise self._unsupported("schedules")
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules, which ``put`` adds and changes."""
+        return Schedules(self)
 
     def purge(self) -> int:
         """Remove every item that is not leased; return how many."""
@@ -444,8 +529,13 @@ class WorkQueue(ABC):
         headers: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
         keep_result: Seconds | None = None,
+        every: Seconds | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        schedule: str | None = None,
+        missed: str | None = None,
     ) -> int:
-        """Put an item.
+        """Put an item; with ``every`` or ``cron``, one at each of these times, beginning with the next.
 
         Args:
             value: bytes, or a value for the queue's serializer.
@@ -461,16 +551,36 @@ class WorkQueue(ABC):
                 added.
             timeout: seconds to wait for room if the queue has a maxsize; None: without a limit.
             keep_result: how long its result is kept after it has ended, as in ``"1h"``; None: it has no result.
+            every: the time between two items, as in ``"15m"``; at least 1 ms. The first one comes after that time.
+            cron: minute, hour, day, month and weekday, as in ``"0 3 * * mon-fri"``; needs the extra ``schedules``.
+            timezone: the zone of the cron expression, as in ``"Europe/Berlin"``; None: UTC.
+            schedule: the name of the schedule. A put with the name of another one changes it; with the same arguments,
+                nothing changes. None: a name that follows from key and value.
+            missed: what is put for times that no worker reached within a minute: ``"one"`` item for all of them,
+                ``"all"``: one for each, ``"skip"``: none. None: ``"one"``.
 
         Returns:
             Its number, the offset on a journal; with ``keep_result`` a :class:`sej.ResultHandle`, which is that number
-            and has a method ``result()``.
+            and has a method ``result()``. Of a schedule: its next time, nanoseconds since the epoch.
 
         Raises:
             QueueFullError: there was no room within the timeout.
-            InvalidMessageError: the item does not fit the format.
+            InvalidMessageError: the item does not fit the format, or the value of a schedule has over 16,384 bytes.
         """
-        plain = delay_s == priority == 0 and (expire_s, dedupe_key, headers, timeout, keep_result) == (None,) * 5
+        plain = delay_s == priority == 0 and (
+            expire_s, dedupe_key, headers, timeout, keep_result, every, cron, timezone, schedule, missed
+        ) == _NONE  # fmt: skip
+        if not plain and (every, cron, timezone, schedule, missed) != _NONE[:5]:
+            from sej.queue.interface.schedules import plan_of
+
+            options = self._options(delay_s, priority, expire_s, headers, keep_result)
+            options = options._replace(dedupe_keys=dedupe_key and (dedupe_key,), timeout=timeout)  # type: ignore[arg-type]
+            value = value if self.serializer is None else self.serializer.encode(value)
+            if error := self._not_bytes(value):
+                raise error
+            plan = plan_of(bytes(value), key, options, every, cron, timezone, schedule, missed)
+            self._require(("schedules", True))
+            return self._schedule(plan, key, bytes(value))
         if not plain or TRACED in modules:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
             number = self.put_many(
@@ -514,36 +624,50 @@ class WorkQueue(ABC):
         Raises:
             QueueFullError: there was no room for all of them within the timeout.
         """
-        delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
-        timeout, keep_s = seconds("timeout", timeout), seconds("keep_result", keep_result)
+        timeout = seconds("timeout", timeout)
         require(
             values=(values, ITERABLE),
             keys=(keys, optional(ITERABLE)),
             dedupe_keys=(dedupe_keys, optional(ITERABLE)),
-            delay_s=(delay_s, SECONDS),
-            priority=(priority, _PRIORITY),
-            expire_s=(expire_s, optional(ANY_SECONDS)),
-            headers=(headers, optional(check_headers)),
             timeout=(timeout, WAIT),
-            keep_result=(keep_s, optional(POSITIVE_SECONDS)),
         )
+        options = self._options(delay_s, priority, expire_s, headers, keep_result)
         if dedupe_keys is not None:
             dedupe_keys = list(dedupe_keys)
             for dedupe_key in dedupe_keys:
                 _BYTES("dedupe_key", dedupe_key)
-        self._require(("keys", keys is not None), ("delay", delay_s), ("priority", priority))
-        self._require(("expire", expire_s is not None), ("dedupe", dedupe_keys is not None), ("headers", headers))
-        self._require(("results", keep_s is not None))
+        self._require(("keys", keys is not None), ("dedupe", dedupe_keys is not None))
         if TRACED in modules and "headers" in self.can:
-            headers = with_trace(headers)
+            options = options._replace(headers=with_trace(options.headers))
         if self.serializer is not None:
             values = map(self.serializer.encode, values)
         values = list(values)
         try:
-            options = PutOptions(delay_s, priority, expire_s, dedupe_keys, timeout, headers, keep_s)
-            return self._put(values, keys, options)
+            return self._put(values, keys, options._replace(dedupe_keys=dedupe_keys, timeout=timeout))
         except TypeError as error:
             raise next(filter(None, map(self._not_bytes, values)), error) from None
+
+    def _options(
+        self,
+        delay_s: Seconds,
+        priority: int,
+        expire_s: Seconds | None,
+        headers: Mapping[str, str] | None,
+        keep_result: Seconds | None,
+    ) -> PutOptions:
+        """Return the options that items and the items of schedules have, checked."""
+        delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
+        keep_s = seconds("keep_result", keep_result)
+        require(
+            delay_s=(delay_s, SECONDS),
+            priority=(priority, _PRIORITY),
+            expire_s=(expire_s, optional(ANY_SECONDS)),
+            headers=(headers, optional(check_headers)),
+            keep_result=(keep_s, optional(POSITIVE_SECONDS)),
+        )
+        self._require(("delay", delay_s), ("priority", priority), ("expire", expire_s is not None))
+        self._require(("headers", headers), ("results", keep_s is not None))
+        return PutOptions(delay_s, priority, expire_s, None, None, headers, keep_s)
 
     def result(self, offset: int, timeout: Seconds | None = None) -> Any:
         """Wait until an item that was put with ``keep_result`` has ended, in any process, and return its result.

@@ -175,6 +175,8 @@ def _api() -> Any:
 
 # --- counts, options, items
 
+ACTIVE, PAUSED, REMOVED = range(3)
+"""The states of a schedule."""
 STATES: Final = ("waiting", "ready", "delayed", "leased", "dead")
 """The states that :meth:`sej.WorkQueue.items` takes; waiting: ready or delayed."""
 

@@ -18,6 +18,7 @@ for each. All parts of the headers together, and those of a result::
 
     timestamp(i64) check(u32) size(u32) text(size)
     outcome(u32) until_ns(u64) size(u32) data(size)
+    size(u32) key_size(u32) value_size(u32) text(size) key(key_size) value(value_size)
 
 The text is a JSON object. Timestamp and check name the message, as in INTENT and EXPIRE: the record is written before
 the message, so the message with this offset may be another one.
@@ -61,6 +62,7 @@ NO_RESULT, RESULT_KEPT, FAILED = range(3)
 """The outcomes of an item: it was done without a result, it was done with one, it is a dead letter."""
 _HEADERS_HEAD: Final = struct.Struct(">qII")
 _RESULT_HEAD: Final = struct.Struct(">IQI")
+_SCHEDULE_HEAD: Final = struct.Struct(">III")
 _PART: Final = struct.Struct(">IQQI")
 """The words of a record that hold a part of a text: holder, a, b and extra."""
 _U32, _U64 = 2**32, 2**64
@@ -162,6 +164,11 @@ REASON: Final = Kind(27, "REASON", "offset part=attempt text_1=holder text_2=a t
 KEEP: Final = Kind(28, "KEEP", "offset timestamp=a check=extra keep_ns=b")
 # 24 bytes of the result of offset, which counts once the item has ended; part: which ones, from 0
 RESULT: Final = Kind(29, "RESULT", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
+# 24 bytes of the definition of a schedule, which counts from the TURN after it on; part: which ones, from 0
+SCHEDULE: Final = Kind(30, "SCHEDULE", "number=offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
+# the next time of a schedule is next_ns of the wall clock, 0: unknown; message, with this CRC32C, is the item of the
+# time before it, 2^63-1: none; every 1: its times keep their distance if the clock is set; state 1: paused, 2: removed
+TURN: Final = Kind(31, "TURN", "number=offset next_ns=b message=a check=extra every=priority state=attempt")
 KINDS: Final = {kind.number: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """Each kind of record by its number."""
 
@@ -234,6 +241,14 @@ def part_of(*words: int) -> bytes:
     return _PART.pack(*words)
 
 
+def add_part(texts: dict[int, bytes], number: int, part: int, data: bytes) -> None:
+    """Add a part to a text; one that does not follow the part before it is left out."""
+    if part == 0:
+        texts[number] = data
+    elif len(texts.get(number, b"")) == part * len(data):
+        texts[number] += data
+
+
 def packed_headers(headers: Mapping[str, str], timestamp: int, check: int) -> bytes:
     """Return the headers of the message with this timestamp and CRC32C, as their parts hold them."""
     text = encoded(headers)
@@ -243,6 +258,11 @@ def packed_headers(headers: Mapping[str, str], timestamp: int, check: int) -> by
 def packed_result(outcome: int, until_ns: int, data: bytes) -> bytes:
     """Return the result of an item, as its parts hold it: kept until this time."""
     return _RESULT_HEAD.pack(outcome, until_ns, len(data)) + data
+
+
+def packed_schedule(text: bytes, key: bytes, value: bytes) -> bytes:
+    """Return the definition of a schedule, as its parts hold it: a text, and the key and the value of its items."""
+    return _SCHEDULE_HEAD.pack(len(text), len(key), len(value)) + text + key + value
 
 
 # --- reading
@@ -269,6 +289,17 @@ def result_of(text: bytes | None) -> Result | None:
     outcome, until_ns, size = _RESULT_HEAD.unpack_from(text)
     data = text[_RESULT_HEAD.size : _RESULT_HEAD.size + size]
     return Result(outcome, until_ns, data) if len(data) == size else None
+
+
+def schedule_of(data: bytes | None) -> tuple[bytes, bytes, bytes] | None:
+    """Return the text, the key and the value that the parts hold; None: there is none, or a part is missing."""
+    if not data:
+        return None
+    size, key_size, value_size = _SCHEDULE_HEAD.unpack_from(data)
+    key_at = _SCHEDULE_HEAD.size + size
+    value_at = key_at + key_size
+    value = data[value_at : value_at + value_size]
+    return (data[_SCHEDULE_HEAD.size : key_at], data[key_at:value_at], value) if len(value) == value_size else None
 
 
 def headers_of(texts: Mapping[int, bytes], message: Message) -> dict[str, str]:

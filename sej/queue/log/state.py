@@ -59,8 +59,10 @@ from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
 
+from sej.queue.interface.values import PAUSED, REMOVED
 from sej.queue.log import format as records
 from sej.queue.log.schedule import NEVER, KeyOrder, Lease, Schedule, Waiting
+from sej.queue.log.timetable import Timetable, Turn
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
@@ -158,6 +160,7 @@ class QueueState:
         results: the results of items, as :func:`sej.queue.log.format.packed_result` packs them, by offset. That of an
             item in ``keeps`` is of an attempt that did not end it.
         dedupe: the dedupe keys.
+        timetable: the schedules.
         done: how many items were done.
         dead: how many are dead letters.
         lost: how many were removed from the journal before they were done.
@@ -190,6 +193,7 @@ class QueueState:
         self.keeps: dict[int, tuple[int, int, int]] = {}
         self.results: dict[int, bytes] = {}
         self.dedupe = DedupeKeys()
+        self.timetable = Timetable()
         self.done = self.dead = self.lost = 0
         self.redriven: dict[int, int] = {}
         self.kept: int | None = None
@@ -317,16 +321,16 @@ class QueueState:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
 
     def _on_headers(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        _add_part(self.headers, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.headers, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
     def _on_reason(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        _add_part(self.reasons, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.reasons, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
     def _on_keep(self, offset: int, timestamp: int, check: int, keep_ns: int) -> None:
         self.keeps[offset] = (keep_ns, _signed(timestamp), check)
 
     def _on_result(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        _add_part(self.results, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.results, offset, part, records.part_of(text_1, text_2, text_3, text_4))
 
     def _on_dedupe(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
@@ -369,8 +373,12 @@ class QueueState:
         boot_id, now = id_high.to_bytes(8, "big") + id_low.to_bytes(8, "big"), now_high << 32 | now_low
         old, self.boot = self.boot, (boot_id, began_ns)
         seen, self.seen_ns = self.seen_ns, now
-        if old is None or old[0] == boot_id:
+        if old is None:
             return
+        if old[0] == boot_id:
+            self.timetable.clock_set(began_ns - old[1])
+            return
+        self.timetable.restarted(old[1] + seen, began_ns + now)
         shift = old[1] - began_ns
 
         def carried(at: int) -> int:
@@ -460,6 +468,14 @@ class QueueState:
 
     def _on_rate(self, full_at_ns: int) -> None:
         self.full_at_ns = full_at_ns
+
+    def _on_schedule(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        self.timetable.draft(number, part, records.part_of(text_1, text_2, text_3, text_4))
+
+    def _on_turn(self, number: int, next_ns: int, message: int, check: int, every: int, state: int) -> None:
+        next_ns, message = min(next_ns, NEVER), min(message, NEVER)
+        turn = Turn(next_ns, state == PAUSED, bool(every), message, check, next_ns)
+        self.timetable.turned(number, turn, removed=state == REMOVED)
 
     # --- what the handlers are made of
 
@@ -581,9 +597,9 @@ class QueueState:
         self._give_back(list(self.leased))
 
     def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
-        """Return a state in which nothing is taken, with the attempts and the pause of this one, and this order."""
+        """Return a state in which nothing is taken, with attempts, pause and schedules of this one, and this order."""
         fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block))
-        fresh.max_attempts, fresh.paused = self.max_attempts, self.paused
+        fresh.max_attempts, fresh.paused, fresh.timetable = self.max_attempts, self.paused, self.timetable
         return fresh
 
     # --- what this process found out by comparing records with the journal
@@ -652,13 +668,6 @@ class QueueState:
         return ready + over, sum(delayed), len(self.leased) - over
 
 
-def _add_part(texts: dict[int, bytes], offset: int, part: int, data: bytes) -> None:
-    if part == 0:
-        texts[offset] = data
-    elif len(texts.get(offset, b"")) == part * len(data):
-        texts[offset] += data
-
-
 def _signed(timestamp: int) -> int:
     return timestamp if timestamp < 2**63 else timestamp - 2**64
 
@@ -694,6 +703,14 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
         yield records.PAUSE(1)
     if state.full_at_ns > now_ns:
         yield records.RATE(state.full_at_ns)
+    table = state.timetable
+    for number, turn in table.turns.items():
+        yield from records.in_parts(records.SCHEDULE, number, table.texts[number])
+        if number in table.unproven:
+            yield records.TURN(number, turn.before_ns, NEVER, 0, turn.every, turn.paused)
+            yield records.TURN(number, turn.next_ns, turn.message, turn.check, turn.every, turn.paused)
+        else:
+            yield records.TURN(number, turn.next_ns, NEVER, 0, turn.every, turn.paused)
     for journal, letter in state.redriven.items():
         yield records.BACK(journal, letter)
     if state.kept is not None:

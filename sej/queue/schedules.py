@@ -1,0 +1,184 @@
+"""The schedules of a queue on a journal: they are kept in its log, and the process that takes items makes theirs.
+
+A ``get`` that finds a time over makes the item before it takes one, also one that has waited for that time. It needs
+the journal's lock, which comes before the queue's: so ``get`` looks under the queue's lock, gives that back, and takes
+both. Of many processes the first one makes the item, and the others read that in the log
+(:mod:`sej.queue.log.timetable`).
+
+While a :class:`sej.Writer` has the journal, or the disk is full, no item can be made: ``get`` delivers others, and the
+items are made later.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sej.codec import decode_many
+from sej.errors import LockedError, SejError
+from sej.journal.medium import sync_up_to
+from sej.queue.core import QueueCore
+from sej.queue.interface.schedules import Plan
+from sej.queue.interface.values import ACTIVE
+from sej.queue.log import format as records
+from sej.queue.log.schedule import NEVER, key_hash
+from sej.queue.log.timetable import Turn
+from sej.queue.put import Putter
+from sej.system.disk import of_system
+
+_BATCH: Final = 64
+"""So many items are made in one turn: other workers wait meanwhile."""
+_PAUSE_NS: Final = 2_000_000
+_PAUSE_MAX_NS: Final = 1_000_000_000
+"""Between two attempts while another process has the journal; doubled with each."""
+_FAILED_NS: Final = 10_000_000_000
+_LOOK_NS: Final = 60_000_000_000
+"""A process that waits for a time looks this often whether the clock was set."""
+
+
+class Scheduler:
+    """Makes the items of one open queue.
+
+    Attributes:
+        wanted: whether :meth:`make` must be called.
+        problem: why an item could not be made since the last check; None: all were.
+    """
+
+    def __init__(self, core: QueueCore, putter: Putter) -> None:
+        """Make items for this queue, as the putter puts them."""
+        self._core, self._putter = core, putter
+        self.wanted = False
+        self.problem: Exception | None = None
+        self._retry_at = self._pause_ns = 0
+
+    def problems(self) -> list[str]:
+        """Return why items were not made since the last call, for the user."""
+        error, self.problem = self.problem, None
+        return [] if error is None else [f"an item of a schedule cannot be made, and is made later: {error}"]
+
+    # --- under the queue's lock
+
+    def is_over(self, now_ns: int) -> bool:
+        """Return whether the time of a schedule is over; sets ``wanted``."""
+        table, clock = self._core.log.state.timetable, self._core.clock
+        late = bool(table.unproven) or bool(table.due and table.due.peekitem(0)[0][0] <= clock.wall_ns())
+        self.wanted = late and now_ns >= self._retry_at
+        return self.wanted
+
+    def wait_ns(self, now_ns: int) -> int | None:
+        """Return how long a process may wait for the next time; None: no schedule has one."""
+        table, clock = self._core.log.state.timetable, self._core.clock
+        if not table.due and not table.unproven:
+            return None
+        at = 0 if table.unproven else table.due.peekitem(0)[0][0]
+        return min(max(at - clock.wall_ns(), self._retry_at - now_ns, 0), _LOOK_NS)
+
+    # --- with both locks
+
+    def make(self) -> None:
+        """Make the items whose time is over, if the journal is free."""
+        core = self._core
+        self.wanted = False
+        now = core.clock.boot_ns()
+        try:
+            if core.writer.is_free():
+                core.end_in_turn(self._make)
+                self._retry_at = self._pause_ns = 0
+                return
+        except LockedError:
+            pass
+        except (OSError, SejError) as error:
+            if not core.life.open or (isinstance(error, OSError) and not of_system(error)):
+                raise
+            self.problem, self._retry_at = error, now + _FAILED_NS
+            return
+        self._pause_ns = min(self._pause_ns * 2 or _PAUSE_NS, _PAUSE_MAX_NS)
+        self._retry_at = now + self._pause_ns
+
+    def _make(self) -> None:
+        log, clock = self._core.log, self._core.clock
+        log.keep_clock()  # first: if the clock was set, intervals move with it
+        self.prove()
+        table, now = log.state.timetable, clock.wall_ns()
+        for _ in range(_BATCH):
+            if not table.due or table.due.peekitem(0)[0][0] > now:
+                break
+            number = table.due.peekitem(0)[0][1]
+            try:
+                self._make_one(number, table.turns[number], now)
+            except (ImportError, ValueError) as error:  # another process may have the package, or the zone
+                table.put_off(number)
+                self.problem = error
+
+    def _make_one(self, number: int, turn: Turn, now: int) -> None:
+        """Make one item, or pass its time."""
+        core, log, writer = self._core, self._core.log, self._core.writer
+        plan, key, value = log.state.timetable.defined(number)
+        at, next_ns = plan.turn(turn.next_ns, now)
+        if at is None:
+            log.append(records.TURN(number, next_ns, NEVER, 0, turn.every))
+            return
+        data, span = writer.encode_many([value], [key])
+        (message,), _ = decode_many(data, 0, len(data), span.start, 1)
+        before = self._putter.records_before(
+            message, core.clock.boot_ns(), 0.0, plan.priority, plan.expire_s, plan.headers_at(at), plan.keep_s
+        )
+        check = records.message_check(message)
+        log.append(*before, records.TURN(number, next_ns, message.offset, check, turn.every))
+        if core.durable:
+            log.force()
+        writer.append_encoded(data, 1)
+        log.state.timetable.proven(number)
+        if core.durable:
+            writer.sync()
+
+    def prove(self) -> None:
+        """Compare the last items with the journal; take back the turns whose item was never written."""
+        core, log = self._core, self._core.log
+        table = log.state.timetable
+        for number in list(table.unproven):
+            turn = table.turns[number]
+            if self._putter.is_written(turn.message, turn.check):
+                if core.durable:
+                    sync_up_to(core.directory, turn.message + 1, log.tail)
+                table.proven(number)
+            else:
+                log.append(records.TURN(number, turn.before_ns, NEVER, 0, turn.every, turn.paused))
+
+    # --- add and change, under the queue's lock
+
+    def change(self, name: str, state: int) -> bool:
+        """Pause, resume or remove a schedule; return False if there is none of this name."""
+        log, number = self._core.log, key_hash(name.encode(errors="replace"))
+        log.keep_clock()
+        self.prove()
+        turn = log.state.timetable.turns.get(number)
+        if turn is None:
+            return False
+        next_ns = turn.next_ns
+        if state == ACTIVE and turn.paused:
+            plan, _, _ = log.state.timetable.defined(number)
+            next_ns = max(next_ns, plan.after(self._core.clock.wall_ns(), next_ns))
+        log.append(records.TURN(number, next_ns, NEVER, 0, turn.every, state))
+        return True
+
+    def add(self, plan: Plan, key: bytes, value: bytes) -> int:
+        """Add a schedule, or change the one of this name; return its next time."""
+        log, number = self._core.log, key_hash(plan.name.encode())
+        self._core.writer.encode_many([value], [key])  # raises if they do not fit the format
+        data = records.packed_schedule(plan.packed(), key, value)
+        log.keep_clock()
+        self.prove()
+        table = log.state.timetable
+        turn, next_ns = table.turns.get(number), 0
+        if turn is not None:
+            if table.texts[number] == data:
+                return turn.next_ns
+            if table.defined(number)[0].timing == plan.timing:
+                next_ns = turn.next_ns
+        next_ns = next_ns or plan.after(self._core.clock.wall_ns())
+        paused = turn is not None and turn.paused
+        log.append(
+            *records.in_parts(records.SCHEDULE, number, data),
+            records.TURN(number, next_ns, NEVER, 0, bool(plan.every_ns), paused),
+        )
+        return next_ns
