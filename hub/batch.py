@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any
 
 from hub.errors import ConflictError, DiskLowError, QuotaError
 from hub.naming import STAGING, Source, find_sources, source_path
@@ -27,8 +27,6 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import Disk
 from sej.writing.writer import Writer
-
-_SETTLE_S: Final = 1.0
 
 
 def encoded(messages: Sequence[Message]) -> bytes:
@@ -167,22 +165,11 @@ def compare(directory: Directory, source: Source, messages: Sequence[Message]) -
 
 
 class _Count:
-    """The bytes of a client.
-
-    Attributes:
-        used: the bytes that were admitted; None: they were not counted yet.
-        writing: the number of writes in progress of bytes that were admitted.
-        changed: its lock is held by the thread that reads or changes the count.
-    """
+    """The bytes of a client that were admitted; None: they were not counted yet."""
 
     def __init__(self) -> None:
         self.used: int | None = None
-        self.changed = threading.Condition()
-        self.writing = 0
-
-    def is_settled(self) -> bool:
-        """Wait until all admitted bytes are in files, at most _SETTLE_S; return whether they are."""
-        return self.changed.wait_for(lambda: not self.writing, _SETTLE_S)
+        self.lock = threading.Lock()
 
 
 class Limits:
@@ -205,9 +192,8 @@ class Limits:
         self._disk = disk
         self._counts: dict[str, _Count] = {}
 
-    @contextmanager
-    def admitting(self, client: str, size: int) -> Iterator[None]:
-        """Admit ``size`` bytes of a client, and count them; the caller writes them before it leaves the context.
+    def admit(self, client: str, size: int) -> None:
+        """Admit ``size`` bytes of a client, and count them, before the caller writes them.
 
         Raises:
             DiskLowError: too little disk space would stay free.
@@ -223,12 +209,10 @@ class Limits:
                 )
         quota = self.quota(client)
         if quota is None:
-            yield
             return
         count = self._counts.setdefault(client, _Count())
-        with count.changed:
-            # Bytes that are still being written are not in the files, so a count of the files would leave them out.
-            if count.used is None or (count.used + size > quota and count.is_settled()):
+        with count.lock:
+            if count.used is None or count.used + size > quota:
                 count.used = self.count(client)
             if count.used + size > quota:
                 raise QuotaError(
@@ -237,13 +221,6 @@ class Limits:
                     path=self._root,
                 )
             count.used += size
-            count.writing += 1
-        try:
-            yield
-        finally:
-            with count.changed:
-                count.writing -= 1
-                count.changed.notify_all()
 
     def quota(self, client: str) -> int | None:
         """Return how many bytes a client may have; None: no quota."""

@@ -23,9 +23,8 @@ import logging
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -38,7 +37,7 @@ from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 from shard.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
 from shard.names import Path
-from shard.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
+from shard.staging import Owner, Rows, check_rows, prepare_task
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +47,6 @@ _NONE: Final = "."
 """In the place of a client: of none, so that a job that cannot be finished stops no other."""
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _LOCKS: Final = 64
-_ABORTED: Final = 4096
-"""So many aborted jobs are remembered."""
 _REMOTE: Final = Owner("another host", 0, None)
 """The owner of staged rows: a driver that this host cannot look at, so that only its age counts."""
 
@@ -142,7 +139,6 @@ class Jobs:
         self._store = store
         self._disk = disk
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        self._aborted: OrderedDict[str, None] = OrderedDict()
         try:
             finish_dead_jobs(_Target(store, _NONE, "unknown", 0))
         except (SejError, OSError) as error:
@@ -163,15 +159,11 @@ class Jobs:
             GapError: bytes before them are missing, because the hub lost them: the task must start from scratch.
             QuotaError: the client has used up its bytes.
             DiskLowError: the disk is nearly full.
-            StagedRowsError: the job was aborted.
             InvalidNameError: a name has characters that are not allowed.
         """
         path = self._path(client, job, task, shard)
-        with self._locks[crc32(path.encode()) % _LOCKS], ExitStack() as admitted:
+        with self._locks[crc32(path.encode()) % _LOCKS]:
             there = OS.status(path)
-            whose = self._id(client, job)
-            if whose in self._aborted:
-                raise StagedRowsError(f"job {job} was aborted; this task is not needed any more")
             size = 0 if there is None else there.size
             if position > size:
                 raise GapError(
@@ -180,7 +172,7 @@ class Jobs:
                 )
             new = memoryview(data)[size - position :]
             if len(new):
-                admitted.enter_context(self._store.admitting(client, len(new)))
+                self._store.admit(client, len(new))
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
                     OS.open(path, "append").close()  # created
@@ -241,15 +233,8 @@ class Jobs:
         return commit(target, Job(self._id(client, job), named, None if name is None else number, rows))
 
     def abort(self, client: str, job: str) -> None:
-        """Remove what the tasks of a job staged, unless it is decided; tasks that still run are refused from now on."""
-        whose = self._id(client, job)
-        with ExitStack() as stack:
-            for lock in self._locks:  # no task is just writing
-                stack.enter_context(lock)
-            self._aborted[whose] = None
-            while len(self._aborted) > _ABORTED:
-                self._aborted.popitem(last=False)
-        drop(target_of(self._store), whose)  # a commit whose caller has given up may just be running
+        """Remove what the tasks of a job staged, unless it is decided; what a task stages later is removed by age."""
+        drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
 
     @property
     def _staging(self) -> str:

@@ -233,8 +233,7 @@ class Readers:
             if self.held >= MAX_LEASES:
                 raise UnavailableError(f"the hub already has {MAX_LEASES} leases of readers; try again later")
             if OS.status(os.path.join(path, "ofs", f"{reader}.ofs")) is None:
-                with self._store.admitting(source.client, _READER_BYTES):
-                    pass  # they are only estimated, and no count of files has them
+                self._store.admit(source.client, _READER_BYTES)  # an estimate: no count of files has them
             held = _Held(holder)
         held.offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
         name.held[source] = held

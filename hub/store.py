@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol, Self
 
 from hub.batch import Batch, Limits, compare
@@ -309,17 +309,14 @@ class Store:
         """
         return self.end_offset(client_id, journal_dir)
 
-    def admitting(self, client_id: str, size: int) -> AbstractContextManager[object]:
+    def admit(self, client_id: str, size: int) -> None:
         """Admit ``size`` bytes of a client that are stored outside of its journals first, and count them.
-
-        Returns:
-            A context: the caller writes them inside it.
 
         Raises:
             QuotaError: the client has used up its bytes.
             DiskLowError: the disk is nearly full.
         """
-        return self._limits.admitting(client_id, size)
+        self._limits.admit(client_id, size)
 
     @contextmanager
     def writing(self, source: Source) -> Iterator[Writer]:
@@ -516,7 +513,7 @@ class Store:
         """Append what is new in a batch; return the next offset as it was before, and as it is now."""
         writer: Writer | None = None
         try:
-            with entry.lock, ExitStack() as admitted:
+            with entry.lock:
                 new = entry.writer is None and not self._has(source)
                 if new and not create:
                     raise GapError(
@@ -527,7 +524,7 @@ class Store:
                     )
                 if new:
                     batch.look(None)
-                    admitted.enter_context(self._limits.admitting(source.client, batch.size))
+                    self._limits.admit(source.client, batch.size)
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
                 if due == lost_from and due < batch.first:
@@ -535,12 +532,11 @@ class Store:
                     _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)
                     due = batch.first
                 if not new or due != batch.first:  # another process has just created it
-                    admitted.close()
                     if batch.first != due:  # otherwise an append finds this out
                         writer.end.require_in_place()
                     self._check(source, batch, due)
                     if batch.size:
-                        admitted.enter_context(self._limits.admitting(source.client, batch.size))
+                        self._limits.admit(source.client, batch.size)
                 batch.append(writer)
                 end = writer.offset
             if sync:

@@ -15,15 +15,11 @@ import pytest
 import hub
 import sej
 import shard
-from hub.batch import Batch
-from hub.jobs import Jobs
 from sej.system.disk import OS, File
 from sej.writing.writer import Writer
-from shard.staging import Owner, prepare_task
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
-from tests.hub.test_jobs import rows
-from tests.sej.hooks import HookedDisk, Worker, until
+from tests.sej.hooks import HookedDisk, until
 from tests.sej.support import commit, packed, sample, segments
 
 Put = Callable[[hub.Store, str, str, list[sej.Message]], int]
@@ -388,39 +384,6 @@ def test_low_water_refuses_before_the_disk_is_full(tmp_path: Path) -> None:
             store.put("a", "j", sample(1))
         assert store.sources() == []
         assert store.counters.refusals["DiskLowError"] == 1
-
-
-@pytest.mark.parametrize("late", ["put", "stage"])
-def test_a_quota_counts_what_another_thread_is_just_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
-) -> None:
-    """Its bytes are admitted, and not in a file yet when the second batch is admitted."""
-    others = []
-    with hub.Store(tmp_path / "hub", max_client_bytes=1000) as store:
-
-        def meanwhile() -> None:
-            monkeypatch.undo()
-            others.append(Worker(lambda: store.put("a", "second", [sej.Message(0, 1, 0, b"", bytes(500))])))
-            others[0].join(0.05)  # it waits for this thread, or is just about to
-
-        def append(self: Batch, writer: Writer) -> None:
-            meanwhile()
-            self.append(writer)
-
-        def prepare(folder: str, owner: Owner) -> None:
-            meanwhile()
-            prepare_task(folder, owner)
-
-        if late == "put":
-            monkeypatch.setattr(Batch, "append", append)
-            store.put("a", "first", [sej.Message(0, 1, 0, b"", bytes(500))])
-        else:
-            monkeypatch.setattr("hub.jobs.prepare_task", prepare)
-            Jobs(store).stage("a", "01", "02", 0, 0, rows([bytes(500)]))
-        said = f"'a' would exceed its quota: {526 + (late == 'stage')} of 1000 bytes used, 526 more sent; raise"
-        with pytest.raises(hub.QuotaError, match=said):
-            others[0].result()
-        store.put("a", "third", [sej.Message(0, 1, 0, b"", bytes(400))])
 
 
 def test_quotas_count_what_is_there(tmp_path: Path) -> None:
