@@ -21,7 +21,7 @@ from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.reading.discovery import Origin as Place
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.planning import count
+from pipeline.reading.planning import count, total
 from pipeline.reading.remote import matching
 from pipeline.writing.target import Target
 from sej.checks import ITERABLE
@@ -76,6 +76,11 @@ class _Origin(NamedTuple):
         name = os.fspath(root)
         return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}", remote)
 
+    def stream(self, spark: SparkSession, messages_per_batch: int, **more: str | None) -> DataFrame:
+        """Read from the first message on, in steps."""
+        steps = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
+        return spark.readStream.format("sej").options(**self.options, **steps, **_set(more)).load(self.name)
+
     def require_distinct(self) -> None:
         """Refuse journals that have the same client, prefix and shard: a job would take them for one.
 
@@ -95,6 +100,10 @@ class _Origin(NamedTuple):
                     f"this job cannot tell {first!r} and {place.name!r} apart: they have the same client, prefix and"
                     " shard; run it for each of them alone"
                 )
+
+
+def _set(options: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _run_to_end(writer: DataStreamWriter, progress: _Progress | None) -> int:
@@ -164,10 +173,7 @@ def archive(
 
     folder = outside(spark_path(target))
     origin = _Origin.of(root, hub, token, tls)
-    options = origin.options | {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
-    if reader is not None:
-        options["reader"] = reader
-    journals = spark.readStream.format("sej").options(**options).load(origin.name)
+    journals = origin.stream(spark, messages_per_batch, reader=reader)
     day = f.expr(_UTC_DAY)  # to_date() would return the day in the session's time zone
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
     writer = writer.partitionBy("day", "shard").option("path", folder).option("compression", "zstd")
@@ -211,10 +217,7 @@ def restore(
     ordered = chosen.repartition("client", "prefix", "shard").sortWithinPartitions(
         "client", "prefix", "shard", "offset"
     )
-    about = "|".join([source, root, where or ""])
-    name = f"restore-{hashlib.sha256(about.encode()).hexdigest()[:20]}"
-    options = {} if prefix is None else {"prefix": prefix}
-    options |= {} if bits is None else {"bits": str(bits)}
+    name, options = _named("restore", source, root, where or ""), _set({"prefix": prefix, "bits": bits})
     messages = chosen.count()
     number = messages + 1
     before = last_number(Target.of(root, parse(WRITE, options)), name)
@@ -284,16 +287,12 @@ def compact(
     """
     from pyspark.sql import functions as f
 
-    origin, target = _Origin.of(source, hub, token, tls), local_path(target)
-    journals, ends = _read(spark, origin, target)
-    latest = journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
+    job = _Rewriting("compact", spark, _Origin.of(source, hub, token, tls), local_path(target))
+    latest = job.journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
         rows = rows.where(f.length("value") > 0)
-    messages = 0 if progress is None else count(source, hub=hub, token=token, tls=tls)
-    _write("compact", rows, origin, target, prefix, bits, ends)
-    if progress is not None:
-        progress(messages)
+    job.write(rows, prefix, bits, progress)
 
 
 def dedupe(
@@ -336,51 +335,53 @@ def dedupe(
             raise OptionError(f"by names the column {name!r}; expected some of {', '.join(SEJ)}")
     if not names:
         raise OptionError(f"by names no column, so all messages would be equal; expected some of {', '.join(SEJ)}")
-    origin, target = _Origin.of(source, hub, token, tls), local_path(target)
-    journals, ends = _read(spark, origin, target)
+    job = _Rewriting("dedupe", spark, _Origin.of(source, hub, token, tls), local_path(target))
     message = ("key", *_MESSAGE)
-    first = journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(
+    first = job.journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
     )
-    messages = 0 if progress is None else count(source, hub=hub, token=token, tls=tls)
-    _write("dedupe", first.select(*_WHOSE, "m.*"), origin, target, prefix, bits, ends)
-    if progress is not None:
-        progress(messages)
+    job.write(first.select(*_WHOSE, "m.*"), prefix, bits, progress)
 
 
-def _read(spark: SparkSession, origin: _Origin, target: str) -> tuple[DataFrame, dict[str, int] | None]:
-    """Read the messages and, if the source is replaced, where each journal ends: later messages must not be removed."""
-    origin.require_distinct()
-    reader = spark.read.format("sej").options(**origin.options)
-    if origin.described != os.path.realpath(target):
-        return reader.load(origin.name), None
-    root = os.fspath(target)
-    ends = {origin.name: Extent(origin).end for origin in discover([root])}
-    return reader.option("endingOffsets", json.dumps(ends)).load(root), ends
+def _named(job: str, *about: str) -> str:
+    """The name of a job that is the same for each run of it."""
+    return f"{job}-{hashlib.sha256('|'.join(about).encode()).hexdigest()[:20]}"
 
 
-def _write(
-    job: str,
-    rows: DataFrame,
-    origin: _Origin,
-    target: str | os.PathLike[str],
-    prefix: str | None,
-    bits: int | None,
-    ends: dict[str, int] | None,
-) -> None:
-    about = "|".join((origin.described, os.path.realpath(target)))
-    options = {"txnAppId": f"{job}-{hashlib.sha256(about.encode()).hexdigest()[:20]}"}
-    options |= {} if prefix is None else {"prefix": prefix}
-    options |= {} if bits is None else {"bits": str(bits)}
-    options |= {} if ends is None else {"expectedOffsets": json.dumps(ends)}
-    place = Target.of(os.fspath(target), parse(WRITE, options))
-    held = place.existing() and count(target) and not wrote(place, options["txnAppId"])
-    if held and origin.described != os.path.realpath(target):
-        raise OptionError(f"{place.root} holds messages that this job did not write; choose another target")
-    ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
-    writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")
-    number = max(time.time_ns(), (last_number(place, options["txnAppId"]) or 0) + 1)  # also if the clock was set back
-    writer.options(**options).option("txnVersion", number).mode("overwrite").save(place.root)
+class _Rewriting:
+    """A job that replaces what it wrote to its target before, and its source if that is the target.
+
+    Attributes:
+        journals: what it reads.
+    """
+
+    def __init__(self, job: str, spark: SparkSession, origin: _Origin, target: str) -> None:
+        origin.require_distinct()
+        self._target = target
+        self._in_place = origin.described == os.path.realpath(target)
+        self._name = _named(job, origin.described, os.path.realpath(target))
+        self._ends: dict[str, int] | None = None
+        reader = spark.read.format("sej").options(**origin.options)
+        if self._in_place:  # what is appended meanwhile must not be removed
+            self._ends = {origin.name: Extent(origin).end for origin in discover([target])}
+            reader = reader.option("endingOffsets", json.dumps(self._ends))
+        self.journals = reader.load(target if self._in_place else origin.name)
+        self._origin = origin
+
+    def write(self, rows: DataFrame, prefix: str | None, bits: int | None, progress: _Progress | None) -> None:
+        messages = 0 if progress is None else total([self._origin.name], self._origin.remote)
+        expected = None if self._ends is None else json.dumps(self._ends)
+        options = _set({"txnAppId": self._name, "prefix": prefix, "bits": bits, "expectedOffsets": expected})
+        place = Target.of(self._target, parse(WRITE, options))
+        held = place.existing() and count(self._target) and not wrote(place, self._name)
+        if held and not self._in_place:
+            raise OptionError(f"{place.root} holds messages that this job did not write; choose another target")
+        ordered = rows.repartition(*_WHOSE).sortWithinPartitions(*_WHOSE, "offset")
+        writer = ordered.select("key", "value", "type", "timestamp_ns").write.format("sej")
+        number = max(time.time_ns(), (last_number(place, self._name) or 0) + 1)  # also if the clock was set back
+        writer.options(**options).option("txnVersion", number).mode("overwrite").save(place.root)
+        if progress is not None:
+            progress(messages)
 
 
 def reshard(
@@ -420,10 +421,7 @@ def reshard(
         How many messages this run copied.
     """
     origin = _Origin.of(source, hub, token, tls)
-    options = origin.options | {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
-    if pattern is not None:
-        options["pattern"] = pattern
-    journals = spark.readStream.format("sej").options(**options).load(origin.name)
+    journals = origin.stream(spark, messages_per_batch, pattern=pattern)
     folder = absolute_path(local_path(target))
     name = f"{prefix or ''}.{bits:x}".lstrip(".")
     writer = (

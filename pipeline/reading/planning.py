@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from zlib import crc32
 
 from pipeline.connection import Line, Remote
@@ -266,7 +266,12 @@ def count(
     for each in given:
         PATH("root", each)
     roots = [os.fspath(path) for path in given]
-    return sum(_count(extent, remote) for extent in extents_of(roots, remote, layout=layout, pattern=pattern))
+    return total(roots, remote, layout=layout, pattern=pattern)
+
+
+def total(roots: Sequence[str], remote: Remote | None, **how: Any) -> int:
+    """As :func:`count`; how are arguments of :func:`extents_of`."""
+    return sum(_count(extent, remote) for extent in extents_of(roots, remote, **how))
 
 
 def _count(extent: Extent | RemoteExtent, remote: Remote | None) -> int:

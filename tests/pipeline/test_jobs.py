@@ -139,13 +139,13 @@ def test_what_comes_in_while_a_source_is_replaced_is_not_lost(
 ) -> None:
     for index in range(2):
         fill(tmp_path / "t" / f"orders.1.{index:03x}", 20)
-    write = jobs._write
+    write = jobs._Rewriting.write
 
     def append_first(*given: Any) -> None:
         fill(tmp_path / "t" / "orders.1.001", 3, first=100)
         write(*given)
 
-    monkeypatch.setattr(jobs, "_write", append_first)
+    monkeypatch.setattr(jobs._Rewriting, "write", append_first)
     run = functools.partial(getattr(jobs, job), spark, tmp_path / "t", tmp_path / "t", prefix="orders", bits=1)
     with pytest.raises(Exception, match=r"orders\.1\.001 ends at offset 23, expected 20"):
         run()
