@@ -7,9 +7,9 @@ session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md li
 imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow. The modules and
 folders, in the order in which they are best read::
 
-    columns, options, paths                what a table has, and what a reader may pass
+    columns, values, options, paths        what a table has, and what a reader may pass
     reading                                journals as tables and streams
-    tables                                 tables without Spark
+    tables, schemas                        tables without Spark; sej schema
     formats, writing                       Spark's formats; rows into journals, exactly once
     jobs, cli                              jobs over journals; sej spark
     connection                             reaching a hub
@@ -24,7 +24,7 @@ from pipeline.needs import needed as _needed
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
-    from pipeline.options import OptionError
+    from pipeline.options import FormatError, OptionError
     from pipeline.reading.planning import count
     from pipeline.reading.stream import Behind, Lag
     from pipeline.sessions import register, session, spark_conf
@@ -34,7 +34,7 @@ else:
     _fetch, __dir__ = _lazily(__name__, {
         "pipeline.reading.planning": ("count",),
         "pipeline.reading.stream": ("Behind", "Lag"),
-        "pipeline.options": ("OptionError",),
+        "pipeline.options": ("FormatError", "OptionError"),
         "pipeline.sessions": ("register", "session", "spark_conf"),
         "pipeline.tables.stream": ("Arrived", "Stream", "follow"),
         "pipeline.tables.table": ("Table", "table"),
@@ -50,6 +50,7 @@ else:
 __all__ = [
     "Arrived",
     "Behind",
+    "FormatError",
     "Lag",
     "OptionError",
     "Stream",

@@ -21,6 +21,10 @@ class OptionError(SejError, ValueError):
     """An option or a schema that a source does not accept."""
 
 
+class FormatError(SejError, ValueError):
+    """A value does not fit the schema that was given for it."""
+
+
 class Kind(NamedTuple):
     """What an option takes: a function that turns the text into a value, or raises ValueError; and what it expects."""
 
@@ -150,6 +154,11 @@ def _text(expected: str) -> Kind:
     return Kind(str, expected)
 
 
+VALUE_FORMATS: Final = ("json", "avro", "msgpack", "protobuf")
+"""What values can be."""
+VALUE_MODES: Final = ("permissive", "failfast", "drop")
+"""What happens to a value that does not fit the schema."""
+
 _COUNT: Final = Kind(_number(1), "a whole number of 1 or more")
 _FLAG: Final = Kind(_truth, "true or false")
 _TIME: Final = Kind(_time, "milliseconds since the epoch (or nanoseconds: from 10^14 on), or an ISO time with its zone")
@@ -222,6 +231,15 @@ _BOTH: Final = (
     # Check each block against its checksum before it is read: 8 to 15 % of the time from files. Default: true, or false
     # with onCorruption=skip, which would pass over whole blocks.
     Option("verify", _FLAG),
+    # What the values are: columns of the schema that a journal does not have are read from their fields. Spark: the
+    # formats json and avro
+    Option("valueFormat", _one_of(*VALUE_FORMATS)),
+    # Of avro: the schema that the values were written with, as JSON or a file. Of protobuf: FILE:MESSAGE, a file as
+    # protoc --include_imports --descriptor_set_out=FILE writes it.
+    Option("valueDefinition", _text("a schema of Avro, or FILE:MESSAGE")),
+    # A value that does not fit: its columns are null and bad_value has its bytes (permissive), the read fails
+    # (failfast), or its row is left out (drop). Spark: mode
+    Option("valueMode", _one_of(*VALUE_MODES), "permissive"),
     *_HUB,
 )
 READ: Final = (*_BOTH, *_BATCH)

@@ -72,6 +72,7 @@ from pipeline.reading.progress import (
 )
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
+from pipeline.values import values_of
 from sej.checks import CALLABLE, PATH, optional, require
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class SejReader(DataSourceReader):
         self._parallelism = parallelism
         self._paths = paths
         self._options = options
-        self._schema = check_projection(schema)
+        self._schema = check_projection(schema, others=options["valueFormat"] is not None)
+        self._values = values_of(options)
         self._chosen = Chosen()
 
     def partitions(self) -> list[InputPartition]:
@@ -113,7 +115,8 @@ class SejReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task. Spark passes None if there are no partitions."""
-        way = task_options(self._options)._replace(since=self._chosen.since, until=self._chosen.until)
+        how = task_options(self._options)
+        way = how._replace(since=self._chosen.since, until=self._chosen.until, values=self._values)
         return read(partition.value or (), arrow_schema_of(self._schema), way)
 
 
@@ -177,7 +180,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._parallelism = parallelism
         self._paths = paths
         self._options = options
-        self._schema = check_projection(schema)
+        self._schema = check_projection(schema, others=options["valueFormat"] is not None)
+        self._values = values_of(options)
         self._target: dict[str, int] | None = None
 
     @cached_property
@@ -332,7 +336,8 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task."""
-        return read(partition.value or (), arrow_schema_of(self._schema), task_options(self._options))
+        how = task_options(self._options)._replace(values=self._values)
+        return read(partition.value or (), arrow_schema_of(self._schema), how)
 
 
 def _is_planner() -> bool:

@@ -22,6 +22,7 @@ from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
 from pipeline.reading.discovery import Origin, Slice, short_id
+from pipeline.values import ValueFormat
 from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
@@ -53,6 +54,7 @@ class TaskOptions(NamedTuple):
         since: leave out messages older than this, ns; None: none.
         until: leave out messages newer than this, ns; None: none.
         chunk_bytes: how much of a segment is read in one step; a batch is made of it.
+        values: what columns the values become that a journal does not have itself.
     """
 
     on_corruption: Literal["raise", "skip"] = "raise"
@@ -63,6 +65,7 @@ class TaskOptions(NamedTuple):
     since: int | None = None
     until: int | None = None
     chunk_bytes: int = BATCH_BYTES
+    values: ValueFormat | None = None
 
 
 def read(
@@ -77,6 +80,7 @@ def read(
 
     Raises:
         CorruptionError: bytes are wrong and not a torn tail; names file and position.
+        FormatError: a value does not fit the schema, and that is to fail.
         JournalNotFoundError: this host does not have a journal of the plan.
         OffsetTooSmallError: messages were deleted since the plan was made.
         TruncatedError: a journal is shorter than the plan, or another one.
@@ -84,9 +88,11 @@ def read(
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     one = _read_one if how.remote is None else _read_remote
+    inner = schema if how.values is None else how.values.inner(schema)
     try:
         for part in slices:
-            for batch in one(part, schema, how):
+            batches = one(part, inner, how)
+            for batch in batches if how.values is None else how.values.converted(batches, schema, part.origin.path):
                 gathered.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes

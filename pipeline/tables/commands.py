@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hub.serving import credentials, option_names
+from pipeline.options import VALUE_FORMATS, VALUE_MODES
 from sej.cli.shared.output import counted
 from sej.cli.shared.parameters import DURATION, PLACE, SIZE
 from sej.cli.shared.units import Moment, iso_time
@@ -64,12 +65,26 @@ def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     @hub_options
     @click.option("--no-verify", is_flag=True, help="Do not check the messages against the index's checksums.")
     @click.option("--skip-damage", is_flag=True, help="Pass damaged messages, and log each place.")
+    @click.option("--schema", help="Columns from the values, as 'id bigint, at timestamp'; default: as kept.")
+    @click.option("--value-format", type=click.Choice(VALUE_FORMATS), default="json", help="What the values are.")
+    @click.option("--definition", help="Avro: the schema, as JSON or a file. Protobuf: FILE:MESSAGE.")
+    @click.option("--mode", type=click.Choice(VALUE_MODES), default="permissive", help="If a value does not fit.")
     @functools.wraps(command)
     def run(
-        pattern: str | None, clients: tuple[str, ...], way: Given, no_verify: bool, skip_damage: bool, **rest: Any
+        pattern: str | None,
+        clients: tuple[str, ...],
+        way: Given,
+        no_verify: bool,
+        skip_damage: bool,
+        schema: str | None,
+        value_format: str,
+        definition: str | None,
+        mode: str,
+        **rest: Any,
     ) -> None:
         how = {"verify": not no_verify, "on_corruption": "skip" if skip_damage else "raise"}
-        command(way={"pattern": pattern, "clients": clients or None, **way, **how}, **rest)
+        values = {"schema": schema, "format": value_format, "definition": definition, "mode": mode}
+        command(way={"pattern": pattern, "clients": clients or None, **way, **how, **values}, **rest)
 
     return run
 

@@ -34,7 +34,13 @@ _KINDS: Final = {
     pa.int64(): "BIGINT",
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
     pa.binary(): "BLOB",
-    pa.list_(pa.string()): "VARCHAR[]",
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP",
 }
 _TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
 _FOREIGN_HINT: Final = re.compile(r'\nDid you mean "(?:duckdb|information_schema|pg|sqlite)_?[^\n]*')
@@ -149,7 +155,7 @@ class Query:
         try:
             for name, stream in self._streams.items():
                 self._connection.unregister(name)  # of an earlier query
-                columns = ", ".join(f'"{field.name}" {_KINDS[field.type]}' for field in stream.schema)
+                columns = ", ".join(f'"{field.name}" {_kind(field.type)}' for field in stream.schema)
                 self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
                 made.append(name)
             yield self._connection
@@ -157,6 +163,16 @@ class Query:
             self._connection.execute("RESET disabled_optimizers")
             for name in made:
                 self._connection.execute(f'DROP TABLE "{name}"')
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Return a type of Arrow as DuckDB calls it."""
+    if pa.types.is_list(kind):
+        return f"{_kind(kind.value_type)}[]"
+    if pa.types.is_struct(kind):
+        fields = (f'"{field.name}" {_kind(field.type)}' for field in kind)
+        return f"STRUCT({', '.join(fields)})"
+    return _KINDS.get(kind) or f"DECIMAL({kind.precision}, {kind.scale})"
 
 
 def _distinct(names: list[str]) -> list[str]:

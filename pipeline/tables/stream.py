@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
-from pipeline.columns import SEJ, arrow_schema, check_names
+from pipeline.columns import arrow_schema, check_names
 from pipeline.connection import RETRY_S
 from pipeline.options import OptionError
 from pipeline.reading.discovery import Origin, Slice
@@ -25,7 +25,7 @@ from pipeline.reading.extents import Follower, Root
 from pipeline.reading.progress import start_in
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.table import PathLike, Place, chosen_of, kind_of, paths_of, refuse_deleted, way_of
+from pipeline.tables.table import PathLike, Place, chosen_of, kind_of, paths_of, refuse_deleted, way_of, with_values
 from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
@@ -139,7 +139,7 @@ class Stream:
         self._chosen, _ = chosen_of(Selection(where=selection.where))
         self._start, _ = chosen_of(Selection(bounds=selection.bounds))
         names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in selection.where)])
-        self._inner = arrow_schema(names, SEJ)
+        self._inner = arrow_schema(names, way.columns)
         self._test = expression_of(selection.where, self._inner)
         self._passed: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -269,7 +269,9 @@ class Stream:
     def _round(self) -> Iterator[tuple[str, int, pa.RecordBatch | None]]:
         """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
         way, chosen = self._way, self._chosen
-        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until)
+        how = TaskOptions(
+            way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until, values=way.values
+        )
         followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
         if gone := self._next.keys() - taken.keys():
@@ -377,6 +379,10 @@ def follow(
     batch_age_s: Seconds = 1.0,
     timeout: Seconds | None = None,
     known: Known | None = None,
+    schema: str | None = None,
+    format: Literal["json", "avro", "msgpack", "protobuf"] = "json",
+    definition: str | None = None,
+    mode: Literal["permissive", "failfast", "drop"] = "permissive",
 ) -> Stream:
     """Return a stream of Arrow batches: existing messages, then new ones as they arrive, also of new directories.
 
@@ -403,6 +409,10 @@ def follow(
         timeout: seconds without a message after which the stream ends; 0.0: after the existing messages; None: never.
         known: for a sink that keeps offsets itself: called with each journal (``.origin.name``, ``.id``) when it is
             first read, it returns the offset to start at, or None.
+        schema: as for :func:`table`.
+        format: as for :func:`table`.
+        definition: as for :func:`table`.
+        mode: as for :func:`table`.
 
     Raises:
         JournalNotFoundError: a path does not exist.
@@ -439,7 +449,8 @@ def follow(
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":
             raise OptionError(f"{path} is {kind}; only journals can be followed, use pipeline.table")
-    names = list(SEJ) if columns is None else check_names(columns, SEJ)
-    selection = Selection(bounds_of(start, None), conditions_of(where, SEJ))
+    way = with_values(way, given, schema, format, definition, mode)
+    names = list(way.columns) if columns is None else check_names(columns, way.columns)
+    selection = Selection(bounds_of(start, None), conditions_of(where, way.columns))
     settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)
-    return Stream(given, way, arrow_schema(names, SEJ), selection, reader, settings, known or (lambda _: None))
+    return Stream(given, way, arrow_schema(names, way.columns), selection, reader, settings, known or (lambda _: None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date
 from functools import cache
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from pipeline.columns import SEJ, arrow_schema, check_names
+from pipeline.columns import arrow_schema, check_names
 from pipeline.connection import Remote
 from pipeline.needs import needed
-from pipeline.options import OptionError
+from pipeline.options import VALUE_FORMATS, VALUE_MODES, OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import Slice, discover, layout_of, matcher
@@ -29,7 +29,9 @@ from pipeline.reading.planning import extents_of, pack, refuse_unknown
 from pipeline.reading.remote import RemoteExtent
 from pipeline.reading.rows import RowSource, batches_of
 from pipeline.reading.task import TaskOptions, read
+from pipeline.schemas import kept_schema
 from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
+from pipeline.values import BAD, typed_columns, value_format
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
@@ -73,10 +75,9 @@ def chosen_of(selection: Selection) -> tuple[Chosen, list[Condition]]:
 class Journals:
     """SEJ directories, sharded journals and hubs."""
 
-    columns: Mapping[str, str] = SEJ
-
     def __init__(self, paths: Sequence[str], way: Way) -> None:
         """Set what is read. A path that does not exist is an error here."""
+        self.columns = way.columns
         self._paths = paths
         self._way = way
         if way.remote is None:
@@ -107,7 +108,7 @@ class Journals:
         chosen, _ = chosen_of(selection)
         way = self._way
         bounds = chosen.since, chosen.until
-        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES)
+        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, way.values)
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, selection: Selection) -> int | None:
@@ -415,6 +416,10 @@ def table(
     tls: ClientTLS | None = None,
     verify: bool = True,
     on_corruption: Literal["raise", "skip"] = "raise",
+    schema: str | None = None,
+    format: Literal["json", "avro", "msgpack", "protobuf"] = "json",
+    definition: str | None = None,
+    mode: Literal["permissive", "failfast", "drop"] = "permissive",
 ) -> Table:
     """Return journals as a table. No message is read before a call needs rows.
 
@@ -436,6 +441,15 @@ def table(
         tls: how to reach the hub with TLS; None: without.
         verify: check blocks against their checksums; with ``on_corruption="skip"`` a damaged block is skipped whole.
         on_corruption: ``"raise"``, or ``"skip"`` to pass damaged messages and log them.
+        schema: columns that are fields of the values, as in ``"id bigint, amount decimal(10,2), at timestamp"``, with
+            the types of Spark; None: as kept by ``sej schema set``, if anything is. A field that is missing is null. A
+            field with the name of a journal's own column is ``value_key``, ``value_type`` and so on.
+        format: what the values are.
+        definition: of Avro, the schema that the values were written with, as JSON or a file; of Protocol Buffers
+            ``FILE:MESSAGE``, a file as ``protoc --include_imports --descriptor_set_out=FILE`` writes it.
+        mode: a value that does not fit leaves its columns null, and the column ``bad_value`` has its bytes
+            (``"permissive"``); raises :class:`~pipeline.FormatError` (``"failfast"``); or its row is left out
+            (``"drop"``). Only the columns that are read decide. How many do not fit is logged.
 
     Raises:
         JournalNotFoundError: a path, or a client, does not exist.
@@ -454,7 +468,9 @@ def table(
     require(columns=(columns, optional(ITERABLE)))
     way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
     bounds = bounds_of(start, end)
-    source = _source(paths_of(paths, way.remote), way, bounded=bool(bounds))
+    given = paths_of(paths, way.remote)
+    way = with_values(way, given, schema, format, definition, mode)
+    source = _source(given, way, bounded=bool(bounds))
     names = list(source.columns) if columns is None else check_names(columns, source.columns)
     return Table(source, names, Selection(bounds, conditions_of(where, source.columns)))
 
@@ -476,6 +492,26 @@ def way_of(
         on_corruption=(on_corruption, one_of(("raise", "skip"))),
     )
     return Way(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
+
+
+def with_values(
+    way: Way, paths: Sequence[str], schema: str | None, form: str, definition: str | None, mode: str
+) -> Way:
+    """Return the way with the columns of the values: those given, or those kept in the first of the paths."""
+    require(
+        schema=(schema, optional(TEXT)),
+        format=(form, one_of(VALUE_FORMATS)),
+        definition=(definition, optional(TEXT)),
+        mode=(mode, one_of(VALUE_MODES)),
+    )
+    if schema is None:
+        kept = kept_schema(paths) if way.remote is None else None
+        if kept is None:
+            return way
+        schema, form, definition = kept
+    values = value_format(form, definition, mode, ("format", "definition"))
+    bad = {BAD: "binary"} if mode == "permissive" else {}
+    return way._replace(values=values, columns={**way.columns, **typed_columns(schema), **bad})
 
 
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:
@@ -513,7 +549,11 @@ def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:
         )
     kind = several[0] if several else "sej"
     if kind == "textqueue" or kind == "kestrel":
-        for name, given in (("start and end", bounded), ("clients", way.clients is not None)):
+        for name, given in (
+            ("start and end", bounded),
+            ("clients", way.clients is not None),
+            ("schema", way.values is not None),
+        ):
             if given:
                 raise OptionError(f"{name} are for journals; {paths[0]} is {kind}: use where with one of its columns")
         if kind == "textqueue":

@@ -12,13 +12,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as clock
+from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
+from pipeline.columns import SEJ
 from pipeline.connection import Remote
 from pipeline.options import OptionError
 from pipeline.reading.conditions import EPOCH, Condition
+from pipeline.values import ValueFormat
 from sej.checks import OFFSET
 from sej.cli.shared.units import Moment, parse_moment, parse_place
 
@@ -35,7 +38,9 @@ _OPERATORS: Final = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_LITERAL: Final = r"(?:'(?:[^']|'')*'|-?\d+(?![\w.]))"
+_LITERAL: Final = r"(?:'(?:[^']|'')*'|-?\d+(?:\.\d+)?(?![\w.]))"
+_WHOLE: Final = ("tinyint", "smallint", "int", "integer", "bigint")
+_COMPARED: Final = (*_WHOLE, "float", "double", "string", "binary", "timestamp")
 _CONDITION: Final = re.compile(
     rf"""\s*(?P<column>[a-z_]\w*)\s*(?:
         (?P<test><=|>=|<>|!=|==|[=<>])\s*(?P<value>{_LITERAL})
@@ -57,6 +62,8 @@ class Way(NamedTuple):
         pattern: only directories whose name matches; None: all.
         clients: only these clients of a hub; None: all.
         remote: the hub to read through; None: files.
+        values: how values become columns; None: they do not.
+        columns: the columns of a journal, and those of its values, with their types in words.
     """
 
     verify: bool = True
@@ -64,6 +71,8 @@ class Way(NamedTuple):
     pattern: str | None = None
     clients: tuple[str, ...] | None = None
     remote: Remote | None = None
+    values: ValueFormat | None = None
+    columns: Mapping[str, str] = SEJ
 
 
 class Selection(NamedTuple):
@@ -157,8 +166,10 @@ def condition_of(column: str, test: str, value: Any, columns: Mapping[str, str])
         raise OptionError(f"where names the column {column!r}; expected one of {', '.join(columns)}")
     if test in ("is null", "is not null"):
         return Condition(column, cast(Any, test))
-    if kind == "array<string>":
-        raise OptionError(f"where cannot compare column {column!r}, which holds lists; test it in SQL or Polars")
+    if test == "in" and kind.startswith("decimal"):
+        raise OptionError(f"where cannot test column {column!r}, which is {kind}, with IN; test it in SQL or Polars")
+    if kind not in _COMPARED and not kind.startswith("decimal"):
+        raise OptionError(f"where cannot compare column {column!r}, which is {kind}; test it in SQL or Polars")
     if test != "in":
         return Condition(column, cast(Any, test), _value(column, kind, value))
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -176,6 +187,10 @@ def _value(column: str, kind: str, given: Any) -> Any:
         return EPOCH + timedelta(microseconds=ns // _US_NS)
     if kind == "binary" and isinstance(given, str):
         return given.encode()
+    if kind.startswith(("decimal", "float", "double")) and isinstance(given, int | float | Decimal):
+        return float(given) if kind in ("float", "double") else Decimal(str(given))
+    if isinstance(given, Decimal) and given == int(given):
+        given = int(given)
     expected: dict[str, tuple[type, str]] = {
         "string": (str, "a text"),
         "binary": (bytes, "bytes or a text"),
@@ -221,12 +236,21 @@ def _parsed(text: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _literal(text: str) -> Any:
-    return text[1:-1].replace("''", "'") if text.startswith("'") else int(text)
+    if text.startswith("'"):
+        return text[1:-1].replace("''", "'")
+    return Decimal(text) if "." in text else int(text)
 
 
 def _fits(value: Any) -> bool:
     """Whether a column can hold the value: a time such as the year 9999 is beyond 64 bits of nanoseconds."""
     return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value in a type that holds it; Arrow compares it with the column's type."""
+    if isinstance(value, Decimal):
+        return pa.scalar(value)
+    return pa.scalar(value, pa.int64() if pa.types.is_integer(kind) else kind)
 
 
 def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
@@ -244,10 +268,10 @@ def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
             one = field.is_valid()
         elif test == "in":
             fitting = [each for each in value if _fits(each)]
-            one = field.isin(pa.array(fitting, kind if kind != pa.int32() else pa.int64()))
+            one = field.isin(pa.array(fitting, pa.int64() if pa.types.is_integer(kind) else kind))
         elif not _fits(value):  # the same for all messages, as a message always has a timestamp
             one = field.is_valid() if _OPERATORS[test](0, value) else field.is_null()
         else:
-            one = _OPERATORS[test](field, pa.scalar(value, kind if kind != pa.int32() else pa.int64()))
+            one = _OPERATORS[test](field, _scalar(value, kind))
         found = one if found is None else found & one
     return found

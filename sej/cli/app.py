@@ -60,6 +60,7 @@ _PACKAGES: Final = {
     "hub": "hub.cli:app",
     "kestrel": "kestrel.commands:app",
     "shard": "shard.cli:app",
+    "schema": "pipeline.schemas:app",
     "ship": "pipeline.tables.commands:ship",
     "spark": "pipeline.cli:app",
     "sql": "pipeline.tables.commands:sql",
@@ -74,7 +75,7 @@ _HEADINGS: Final = {
     "Readers": ("offset", "reset"),
     "Change the files": ("clean", "repair", "index"),
     "Many machines": ("hub", "shard"),
-    "Tables": ("sql", "export", "ship", "spark"),
+    "Tables": ("sql", "schema", "export", "ship", "spark"),
     "Rarely needed": ("verify", "dump", "file", "timestamp", "old", "bench", "kestrel"),
 }
 """How the help lists the subcommands; those of other distributions follow."""

@@ -24,6 +24,7 @@ CHANGING = {
         "queue resume",
     ),
     *("queue schedule add", "queue schedule pause", "queue schedule remove", "queue schedule resume"),
+    *("schema set", "schema remove"),
     *("hub serve", "hub push", "hub clean", "hub token"),
     *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
     *("spark archive", "spark compact", "spark dedupe", "spark finish"),
@@ -92,6 +93,7 @@ def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with library.Offset(journal, "reader") as kept:
         kept.commit(1)
     library.open_queue(journal, "work").close()
+    (journal / "schema.json").write_text('{"schema": "id int", "format": "json", "definition": null}')
     segment = next((journal / "jnl").iterdir())
     commands: list[list[str | Path]] = [
         ["count", journal],
@@ -113,6 +115,7 @@ def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["queue", "peek", "--name", "work", "--count", "2", journal],
         ["queue", "stats", "--name", "work", journal],
         ["shard", "ls", journal],
+        ["schema", "show", journal],
         ["spark", "count", journal],
     ]
     for words in commands:

@@ -1,0 +1,319 @@
+"""Columns from the values of messages: JSON, Avro, MessagePack or Protocol Buffers.
+
+A schema names the columns that a journal does not have itself; each is the field of that name in the value. A batch is
+converted as one. If that fails, each half of it is, until the values that do not fit are found. So a batch of values
+that fit costs one conversion, whatever else is in the journal.
+
+JSON is parsed by Arrow, from the values joined by line ends. A value that is one object cannot be confused with its
+neighbours: each line begins with a brace, and neither an object nor a text can have a brace after a line end.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from pipeline.columns import SEJ, columns_of
+from pipeline.needs import needed
+from pipeline.options import FormatError, OptionError, Options
+
+BAD: Final = "bad_value"
+"""The column with the bytes of a value that does not fit; null in other rows."""
+_log = logging.getLogger("pipeline")
+_Rows = Callable[[pa.Array, pa.Schema], pa.RecordBatch]
+_UNFIT: Final = (
+    *(ValueError, TypeError, LookupError, EOFError, OverflowError, MemoryError, StopIteration),
+    *(NotImplementedError, pa.ArrowException),
+)
+"""What the libraries raise if a value is not what they expect."""
+_SHOWN_BYTES: Final = 60
+
+
+class ValueFormat(NamedTuple):
+    """How values become columns.
+
+    Attributes:
+        form: the format of the values: json, avro, msgpack or protobuf.
+        definition: of Avro, the schema that the values were written with, as JSON; of Protocol Buffers, the descriptor
+            set; as bytes.
+        message: of Protocol Buffers, the full name of the message.
+        mode: what happens to a value that does not fit: its columns are null (``permissive``), the read fails
+            (``failfast``), or its row is left out (``drop``).
+    """
+
+    form: str
+    definition: bytes = b""
+    message: str = ""
+    mode: str = "permissive"
+
+    def inner(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of the journal that are needed for these columns."""
+        kept = [field for field in schema if field.name in SEJ]
+        names = {field.name for field in kept}
+        if len(kept) < len(schema):
+            kinds = {"offset": pa.int64(), "value": pa.binary()}
+            kept += [pa.field(name, kind) for name, kind in kinds.items() if name not in names]
+        return pa.schema(kept)
+
+    def converted(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, path: str) -> Iterator[pa.RecordBatch]:
+        """Yield batches with the columns of the journal as batches of a schema, and log how many values did not fit.
+
+        Raises:
+            FormatError: a value does not fit, and the mode is ``failfast``.
+        """
+        made = pa.schema([field.with_nullable(True) for field in schema if field.name not in SEJ and field.name != BAD])
+        if len(made) == 0 and BAD not in schema.names:
+            yield from batches
+            return
+        rows = _FORMATS[self.form](self)
+        count, first = 0, 0
+        for batch in batches:
+            values = batch.column("value")
+            columns, reasons = _fitted(values, made, rows)
+            if reasons:
+                bad, reason = min(reasons), reasons[min(reasons)]
+                offset = batch.column("offset")[bad].as_py()
+                if self.mode == "failfast":
+                    raise FormatError(self._said(values[bad].as_py(), reason), path=path, offset=offset)
+                first = first if count else offset
+                count += len(reasons)
+            good = pa.array([row not in reasons for row in range(batch.num_rows)]) if reasons else None
+            arrays = [
+                _bad(values, good) if field.name == BAD
+                else batch.column(field.name) if field.name in SEJ
+                else columns.column(field.name)
+                for field in schema
+            ]  # fmt: skip
+            made_of = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if good is not None and self.mode == "drop":
+                made_of = made_of.filter(good)
+            if made_of.num_rows:
+                yield made_of
+        if count:
+            said = "%s: values that are not %s with these columns: %d, the first at offset %d"
+            _log.warning(said, path, self.form, count, first)
+
+    def _said(self, value: bytes, reason: str) -> str:
+        shown = value[:_SHOWN_BYTES]
+        return (
+            f"the value is not {self.form} with these columns: {reason}; it is {shown!r}"
+            f"{'...' if len(value) > len(shown) else ''}; correct the schema, or read with the mode permissive or drop"
+        )
+
+
+def value_format(form: str, definition: str | None, mode: str, names: tuple[str, str]) -> ValueFormat:
+    """Return how values become columns, with the files of the definition read.
+
+    Args:
+        form: the format.
+        definition: of Avro, the schema that the values were written with, as JSON or a file; of Protocol Buffers
+            ``FILE:MESSAGE``, with a file as ``protoc --include_imports --descriptor_set_out=FILE`` writes it.
+        mode: as in :class:`ValueFormat`.
+        names: what the caller calls ``form`` and ``definition``.
+
+    Raises:
+        OptionError: the definition is missing or wrong.
+        ModuleNotFoundError: the library for the format is not installed.
+    """
+    expected = {"avro": "an Avro schema, as JSON or a file", "protobuf": "FILE:MESSAGE, of a descriptor set"}.get(form)
+    if (definition is None) != (expected is None):
+        raise OptionError(
+            f"{names[0]}={form} needs {names[1]}: {expected}" if expected else f"{names[0]}={form} takes no {names[1]}"
+        )
+    given, message = definition or "", ""
+    if form == "protobuf":
+        given, _, message = given.rpartition(":")
+    content = given.encode()
+    if form == "protobuf" or (form == "avro" and os.path.isfile(given)):
+        with open(given, "rb") as file:
+            content = file.read()
+    found = ValueFormat(form, content, message, mode)
+    try:
+        _FORMATS[form](found)
+    except _UNFIT as error:
+        raise OptionError(f"{names[1]}={definition!r}: expected {expected} ({error})") from error
+    return found
+
+
+def values_of(options: Options) -> ValueFormat | None:
+    """Return how values become columns by the options of a source; None: they do not."""
+    if options["valueFormat"] is None:
+        return None
+    names = ("valueFormat", "valueDefinition")
+    return value_format(options["valueFormat"], options["valueDefinition"], options["valueMode"], names)
+
+
+def typed_columns(schema: str) -> dict[str, str]:
+    """Return the columns of a schema for values.
+
+    Raises:
+        OptionError: it cannot be parsed, or has a column that a journal has itself.
+    """
+    columns = columns_of(schema)
+    for name in columns:
+        if name in SEJ or name == BAD:
+            raise OptionError(
+                f"the schema has the column {name!r}, which a journal has itself; write value_{name} for the field"
+                f" {name!r} of the value"
+            )
+    return columns
+
+
+def _field(name: str) -> str:
+    """Return the field that a column is read from."""
+    rest = name.removeprefix("value_")
+    return rest if rest in SEJ or rest == BAD else name
+
+
+def _fitted(values: pa.Array, schema: pa.Schema, rows: _Rows) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return the columns of values, null for those that do not fit; and why not, by row."""
+    found: list[pa.RecordBatch] = []
+    reasons: dict[int, str] = {}
+    waiting = [(0, len(values))]
+    while waiting:
+        begin, end = waiting.pop()
+        try:
+            found.append(rows(values[begin:end], schema))
+        except _UNFIT as error:
+            if end - begin == 1:
+                reasons[begin] = " ".join(str(error).split())
+                found.append(pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema))
+            else:
+                middle = (begin + end) // 2
+                waiting += [(middle, end), (begin, middle)]
+    if len(schema) == 0:  # only which values fit is needed
+        return pa.RecordBatch.from_pylist([{}] * len(values), schema), reasons
+    return (found[0] if len(found) == 1 else pa.concat_batches(found)), reasons
+
+
+def _bad(values: pa.Array, good: pa.Array | None) -> pa.Array:
+    if good is None:
+        return pa.nulls(len(values), pa.binary())
+    import pyarrow.compute as pc
+
+    return pc.if_else(good, pa.scalar(None, pa.binary()), values)
+
+
+def _json(_: ValueFormat) -> _Rows:
+    import pyarrow.compute as pc
+    import pyarrow.json
+
+    def rows(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        text = pc.ascii_trim_whitespace(values.cast(pa.string()))
+        if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
+            raise ValueError("it is not an object")
+        lists = pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), pc.replace_substring(text, "\n", " "))
+        lines = pc.binary_join(lists, "\n")[0].as_buffer()
+        fields = [(_field(field.name), _as_json(field.type)) for field in schema]
+        found = pyarrow.json.read_json(
+            pa.py_buffer(lines),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema(fields or [("", pa.null())]), unexpected_field_behavior="ignore"
+            ),
+        )
+        if found.num_rows != len(values):
+            raise ValueError("it is more than one object")
+        arrays = [found.column(_field(field.name)).cast(field.type).combine_chunks() for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return rows
+
+
+def _as_json(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow reads JSON; it is cast to the other type."""
+    if pa.types.is_list(kind):
+        return pa.list_(_as_json(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_json(field.type)) for field in kind])
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_binary(kind) else kind
+
+
+def _each(decoded: Callable[[bytes], Any]) -> _Rows:
+    """Return a function that decodes one value after another."""
+
+    def rows(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+        found = [decoded(value) for value in values.to_pylist()]
+        if not all(isinstance(row, dict) for row in found):
+            raise ValueError("it is not a record with fields")
+        arrays = [pa.array([row.get(_field(field.name)) for row in found], field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return rows
+
+
+def _msgpack(_: ValueFormat) -> _Rows:
+    with needed("formats"):
+        import msgpack
+    return _each(lambda value: msgpack.unpackb(value, timestamp=3))
+
+
+def _avro(given: ValueFormat) -> _Rows:
+    import json
+
+    with needed("formats"):
+        import fastavro
+    schema = fastavro.parse_schema(json.loads(given.definition))
+
+    def decoded(value: bytes) -> Any:
+        file = io.BytesIO(value)
+        found = fastavro.schemaless_reader(file, schema, None)
+        if file.tell() != len(value):
+            raise ValueError(f"the record ends at byte {file.tell()} of {len(value)}")
+        return found
+
+    return _each(decoded)
+
+
+def _protobuf(given: ValueFormat) -> _Rows:
+    with needed("formats"):
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+    try:
+        pool = descriptor_pool.DescriptorPool()
+        for file in descriptor_pb2.FileDescriptorSet.FromString(given.definition).file:
+            pool.Add(file)
+    except message.DecodeError as error:
+        raise ValueError(str(error)) from error
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(given.message))
+
+    def decoded(value: bytes) -> Any:
+        try:
+            return _plain(kind.FromString(value))
+        except message.DecodeError as error:
+            raise ValueError(str(error)) from error
+
+    return _each(decoded)
+
+
+def _plain(message: Any) -> Any:
+    """Return a message of Protocol Buffers as a dictionary; a Timestamp as a time, an enum as its name."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
+        return message.ToDatetime(UTC)
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+
+        def plain(one: Any, field: Any = field) -> Any:
+            if field.message_type is not None:
+                return _plain(one)
+            return field.enum_type.values_by_number[one].name if field.enum_type is not None else one
+
+        if field.is_repeated:
+            found[field.name] = [plain(one) for one in value]
+        else:
+            found[field.name] = plain(value) if not field.has_presence or message.HasField(field.name) else None
+    return found
+
+
+_FORMATS: Final[dict[str, Callable[[ValueFormat], _Rows]]] = {
+    "json": _json,
+    "avro": _avro,
+    "msgpack": _msgpack,
+    "protobuf": _protobuf,
+}

@@ -1,0 +1,338 @@
+"""Columns from the values of messages: every format, what does not fit, kept schemas, Spark, and a hub between."""
+
+import io
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fastavro
+import msgpack
+import pyarrow.parquet as pq
+import pytest
+from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.descriptor_pool import DescriptorPool
+from pyspark.sql import SparkSession
+
+import hub
+import pipeline
+import sej
+from hub.wire import Server
+from tests.cli.inside import Done, inside
+
+AT = datetime(2026, 1, 31, 12, 30, 0, 250_000, UTC)
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": n,
+        "amount": Decimal(n) / 4,
+        "at": AT,
+        "name": f"n {n}",
+        "tags": ["a", f"{n}"],
+        "place": {"x": n},
+        "ok": n > 1,
+    }
+    for n in range(4)
+]
+SCHEMA = (
+    "id bigint, amount decimal(10,2), at timestamp, name string, tags array<string>, place struct<x int>, ok boolean"
+)
+AVRO = {
+    "type": "record", "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "name", "type": "string"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "place", "type": {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "int"}]}},
+        {"name": "ok", "type": "boolean"},
+    ],
+}  # fmt: skip
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+message Place { int32 x = 1; }
+enum State { OPEN = 0; PAID = 1; }
+message Order {
+  int64 id = 1;
+  google.protobuf.Timestamp at = 2;
+  string name = 3;
+  repeated string tags = 4;
+  Place place = 5;
+  bool ok = 6;
+  State state = 7;
+  optional int32 maybe = 8;
+}
+"""
+
+
+def fill(path: Path, values: list[bytes]) -> Path:
+    with sej.Writer(path) as writer:
+        writer.append_many(values)
+    return path
+
+
+def rows(path: Path | str, schema: str | None = SCHEMA, **given: Any) -> list[dict[str, Any]]:
+    names = given.pop("columns", None)
+    if names is None and schema is not None:
+        names = [each.split()[0] for each in schema.split(", ")]
+    found: list[dict[str, Any]] = pipeline.table(path, schema=schema, columns=names, **given).to_arrow().to_pylist()
+    return found
+
+
+def as_json(row: dict[str, Any]) -> bytes:
+    return json.dumps({**row, "amount": float(row["amount"]), "at": row["at"].isoformat()}).encode()
+
+
+def as_avro(row: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, fastavro.parse_schema(AVRO), row)
+    return file.getvalue()
+
+
+def test_json(tmp_path: Path) -> None:
+    fill(tmp_path, [json.dumps(json.loads(as_json(row)), indent=1).encode() for row in ROWS])
+    assert rows(tmp_path) == ROWS
+
+
+def test_avro(tmp_path: Path) -> None:
+    path = fill(tmp_path / "j", [as_avro(row) for row in ROWS])
+    (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
+    assert rows(path, format="avro", definition=json.dumps(AVRO)) == ROWS
+    assert rows(path, format="avro", definition=str(tmp_path / "order.avsc")) == ROWS
+
+
+def test_messagepack(tmp_path: Path) -> None:
+    rest = [{name: value for name, value in row.items() if name != "amount"} for row in ROWS]
+    fill(tmp_path, [msgpack.packb(row, datetime=True) for row in rest])
+    assert rows(tmp_path, SCHEMA.replace("amount decimal(10,2), ", ""), format="msgpack") == rest
+
+
+def test_protocol_buffers(tmp_path: Path) -> None:
+    (tmp_path / "order.proto").write_text(PROTO)
+    described = tmp_path / "order.desc"
+    options = ["--include_imports", f"--descriptor_set_out={described}", f"-I{tmp_path}", "order.proto"]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options], check=True)
+    pool = DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes()).file:
+        pool.Add(file)
+    order: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    written = order(id=7, name="x", tags=["a", "b"], place={"x": 3}, ok=True, state=1)
+    written.at.FromDatetime(AT)
+    values = [written.SerializeToString(), b"", b"\xff" * 9]
+    schema = "id bigint, at timestamp, name string, tags array<string>, place struct<x int>, state string, maybe int"
+    path = fill(tmp_path / "j", values)
+    table = pipeline.table(path, schema=schema, format="protobuf", definition=f"{described}:shop.Order")
+    found = table.to_arrow().to_pylist()
+    assert [row["bad_value"] for row in found] == [None, None, values[2]]
+    assert [{name: row[name] for name in ("id", "at", "tags", "place", "state", "maybe")} for row in found] == [
+        {"id": 7, "at": AT, "tags": ["a", "b"], "place": {"x": 3}, "state": "PAID", "maybe": None},
+        {"id": 0, "at": None, "tags": [], "place": None, "state": "OPEN", "maybe": None},
+        {"id": None, "at": None, "tags": None, "place": None, "state": None, "maybe": None},
+    ]
+
+
+@pytest.mark.parametrize("form", ["avro", "msgpack"])
+def test_a_value_cut_anywhere_does_not_fit(form: str, tmp_path: Path) -> None:
+    whole = as_avro(ROWS[3]) if form == "avro" else msgpack.packb({"id": 3, "name": "n 3"})
+    pieces = [whole[:end] for end in range(len(whole))] + [whole + b"\0", whole]
+    path = fill(tmp_path, pieces)
+    definition = json.dumps(AVRO) if form == "avro" else None
+    found = rows(path, "id bigint, name string", format=form, definition=definition, columns=["id", "bad_value"])
+    assert found == [{"id": None, "bad_value": piece} for piece in pieces[:-1]] + [{"id": 3, "bad_value": None}]
+
+
+FRAGMENTS = [
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "\n",
+    " ",
+    ",",
+    ":",
+    '{"id": 1}',
+    '{"id": 2}',
+    '"id"',
+    "1",
+    "{}",
+    '{"a": {',
+    "}}",
+    "\\",
+]
+
+
+def test_no_value_is_confused_with_its_neighbours(tmp_path: Path) -> None:
+    """Random texts of JSON's characters: in one batch each is what it is alone, and as Python's parser says."""
+    dice = random.Random(7)
+    for number in range(40):
+        values = ["".join(dice.choices(FRAGMENTS, k=dice.randrange(6))).encode() for _ in range(30)]
+        path = fill(tmp_path / str(number), values)
+        found = rows(path, "id bigint", columns=["id", "bad_value"])
+        assert len(found) == len(values)
+        for value, row in zip(values, found, strict=True):
+            try:
+                parsed = json.loads(value)
+            except ValueError:
+                parsed = None
+            if isinstance(parsed, dict) and type(parsed.get("id", 0)) is int:
+                assert row == {"id": parsed.get("id"), "bad_value": None}, value
+            else:
+                assert row == {"id": None, "bad_value": value}, value
+
+
+MIXED = [
+    b'{"id": 1, "amount": 1.5}',
+    b"plain text",
+    b'{"id": "x"}',
+    b'{"amount": 2}',
+    b'{"id": 5, "amount": 1.555}',
+    b"\xff",
+]
+
+
+def test_a_value_that_does_not_fit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = fill(tmp_path / "j", MIXED)
+    schema = "id bigint, amount decimal(10,2)"
+    assert rows(path, schema, columns=["id", "amount", "bad_value"]) == [
+        {"id": 1, "amount": Decimal("1.50"), "bad_value": None},
+        {"id": None, "amount": None, "bad_value": MIXED[1]},
+        {"id": None, "amount": None, "bad_value": MIXED[2]},
+        {"id": None, "amount": Decimal("2.00"), "bad_value": None},
+        {"id": None, "amount": None, "bad_value": MIXED[4]},
+        {"id": None, "amount": None, "bad_value": MIXED[5]},
+    ]
+    assert caplog.messages == [f"{path}: values that are not json with these columns: 4, the first at offset 1"]
+    assert [row["id"] for row in rows(path, schema, mode="drop")] == [1, None]
+    with pytest.raises(pipeline.FormatError, match=rf"{path}, offset 1: .*not an object; it is b'plain text'; .* drop"):
+        rows(path, schema, mode="failfast")
+    # Only the columns that are read decide.
+    assert [row["id"] for row in rows(path, schema, columns=["id"], mode="drop")] == [1, None, 5]
+    assert pipeline.table(path, schema=schema, columns=["bad_value"]).to_arrow().num_rows == 6
+    assert pipeline.table(path, schema=schema).count() == 6
+
+
+def test_conditions_on_columns_of_the_values(tmp_path: Path) -> None:
+    path = fill(tmp_path / "j", [as_json(row) for row in ROWS])
+    for where, ids in (
+        ("amount >= 0.5", [2, 3]), ("amount = 0.25 AND offset < 2", [1]), ("id IN (1, 3)", [1, 3]),
+        ("name = 'n 2'", [2]), ("at > '2026-01-31 12:31'", []), ("id != 2", [0, 1, 3]),
+    ):  # fmt: skip
+        assert [row["id"] for row in rows(path, where=where)] == ids, where
+    for where in ("ok = 1", "tags = 'a'", "amount IN (1, 2)", "id = 1.5"):
+        with pytest.raises(pipeline.OptionError, match=r"where (cannot|compares)"):
+            rows(path, where=where)
+    table = pipeline.table(path, schema=SCHEMA)
+    assert duckdb.from_arrow(table).filter("ok").aggregate("sum(amount)").fetchall() == [(Decimal("1.25"),)]
+    polars = pytest.importorskip("polars")
+    assert table.scan().filter(polars.col("ok")).select("id").collect()["id"].to_list() == [2, 3]
+
+
+def test_a_field_with_the_name_of_a_column_of_the_journal(tmp_path: Path) -> None:
+    path = fill(tmp_path, [b'{"type": "sale", "offset": 70}'])
+    assert rows(path, "value_type string, value_offset bigint") == [{"value_type": "sale", "value_offset": 70}]
+    with pytest.raises(pipeline.OptionError, match="write value_type for the field 'type'"):
+        rows(path, "type string")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"schema": "id bigint,"}, "the schema has ''; expected a name and a type"),
+        ({"schema": "id number"}, "unknown type 'number'; expected boolean"),
+        ({"schema": "id int, id int"}, "column 'id' twice"),
+        ({"schema": "id int", "format": "avro"}, "format=avro needs definition: an Avro schema"),
+        ({"schema": "id int", "format": "avro", "definition": "{"}, "definition='{': expected an Avro schema"),
+        ({"schema": "id int", "definition": "x"}, "format=json takes no definition"),
+    ],
+)  # fmt: skip
+def test_a_wrong_schema_is_one_sentence(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    fill(tmp_path, [b"{}"])
+    with pytest.raises(pipeline.OptionError) as caught:
+        pipeline.table(tmp_path, **given)
+    assert said in str(caught.value)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Done]:
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: inside(monkeypatch, *words)
+
+
+def test_a_schema_is_kept_with_the_journal(run: Callable[..., Done], tmp_path: Path) -> None:
+    fill(tmp_path / "orders", [as_json(row) for row in ROWS])
+    assert run("schema", "show", "orders").code == 1
+    assert run("schema", "set", "orders", "id bigint, amount decimal(10,2)").code == 0
+    assert run("schema", "show", "orders").out == b"json: id bigint, amount decimal(10,2)\n"
+    assert run("sql", "--format", "csv", "SELECT sum(amount) AS s FROM orders", "orders").out == b"s\n1.50\n"
+    assert run("ship", "orders", "parquet:lake", "--columns", "id,amount").code == 0
+    assert pq.read_table("lake/part-000000000000.parquet").column("id").to_pylist() == [0, 1, 2, 3]
+    # It may get columns; to lose or change one must be said.
+    refused = run("schema", "set", "orders", "id int")
+    assert refused.code != 0 and "pass --replace" in refused.err
+    assert run("schema", "set", "orders", "id bigint, amount decimal(10,2), late date").code == 0
+    assert rows(tmp_path / "orders", None, columns=["id", "late"])[0] == {"id": 0, "late": None}
+    assert run("schema", "set", "--replace", "orders", "name string").code == 0
+    assert pipeline.table("orders").schema.names[-2:] == ["name", "bad_value"]
+    assert run("schema", "remove", "orders").code == 0
+    assert "name" not in pipeline.table("orders").schema.names
+    (tmp_path / "orders" / "schema.json").write_text("{}")
+    damaged = run("count", "orders"), run("sql", "SELECT 1 FROM orders", "orders")
+    assert damaged[0].code == 0
+    assert damaged[1].code != 0 and "schema.json" in damaged[1].err and "sej schema set" in damaged[1].err
+    assert run("schema", "set", "--replace", "orders", "id bigint").code == 0
+    assert rows(tmp_path / "orders", None, columns=["id"])[3] == {"id": 3}
+
+
+def test_through_a_hub(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    fill(tmp_path / "hub" / "berlin.orders", [as_json(row) for row in ROWS])
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0") as server:
+        assert rows("berlin", hub=server.address) == ROWS
+
+
+@pytest.mark.spark
+def test_spark(spark: SparkSession, tmp_path: Path) -> None:
+    path = fill(tmp_path / "j", [*map(as_json, ROWS), b"plain text"])
+    schema = f"offset bigint, {SCHEMA}, late date, bad_value binary"
+    reader = spark.read.format("sej").option("valueFormat", "json")
+    found = reader.schema(schema).load(str(path)).orderBy("offset").collect()
+    assert [(row.id, row.amount, row.tags, row.ok) for row in found[:4]] == [
+        (row["id"], row["amount"], row["tags"], row["ok"]) for row in ROWS
+    ]
+    assert (found[4].id, bytes(found[4].bad_value)) == (None, b"plain text")
+    assert found[0].late is None and found[3].place.x == 3
+    dropped = reader.option("valueMode", "drop").schema("id bigint NOT NULL").load(str(path))
+    assert sorted(row.id for row in dropped.collect()) == [0, 1, 2, 3]
+    with pytest.raises(Exception, match=r"offset 4.*plain text"):
+        reader.option("valueMode", "failfast").schema("id bigint").load(str(path)).collect()
+    with pytest.raises(Exception, match=r"unknown column 'id'.*needs the option valueFormat"):
+        spark.read.format("sej").schema("id bigint").load(str(path)).collect()
+    stream = (
+        spark.readStream.format("sej").option("valueFormat", "json").schema("offset bigint, id bigint").load(str(path))
+    )
+    query = stream.writeStream.format("memory").queryName("typed").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted((row.offset, row.id) for row in spark.table("typed").collect()) == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, None),
+    ]
+
+
+def test_a_date_and_bytes_in_json(tmp_path: Path) -> None:
+    fill(tmp_path, [b'{"day": "2026-02-03", "raw": "x", "days": ["2026-02-03"]}', b'{"day": "soon"}'])
+    found = rows(tmp_path, "day date, raw binary, days array<date>", columns=["day", "raw", "days", "bad_value"])
+    day = date(2026, 2, 3)
+    assert found[0] == {"day": day, "raw": b"x", "days": [day], "bad_value": None}
+    assert found[1]["bad_value"] == b'{"day": "soon"}'
