@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from hub.page.views import Context, MissingError, View, address, number_in
+from hub.page.views import LIVE_S, Context, MissingError, View, address, number_in
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
 from sej.cli.shared.units import Moment, parse_place
@@ -61,7 +61,7 @@ def journal(context: Context, query: Mapping[str, str]) -> View:
         "count": len(segments),
         "messages": _newest(there, row["end_offset"]),
     }
-    return View("journal.html", path, values, [("/", "Overview")], live=True)
+    return View("journal.html", path, values, [("/", "Overview")], live=LIVE_S)
 
 
 def _newest(there: Journal, end: int) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     for state in ("leased", "delayed", "dead"):
         items = [_item(one) for one in look.items(state, limit=_ITEMS)] if counts[state] else []
         values["lists"].append((state, state.capitalize(), items))
-    return View("queue.html", f"Queue {name} of {path}", values, _trail(path), live=True)
+    return View("queue.html", f"Queue {name} of {path}", values, _trail(path), live=LIVE_S)
 
 
 def _item(item: QueuedItem) -> dict[str, Any]:
@@ -268,4 +268,4 @@ def text_queue(context: Context, query: Mapping[str, str]) -> View:
         "mistakes": check(path)[:_SHOWN],
         "entries": entries,
     }
-    return View("text_queue.html", f"Text queue {path}", values, [("/", "Overview")], live=True)
+    return View("text_queue.html", f"Text queue {path}", values, [("/", "Overview")], live=LIVE_S)

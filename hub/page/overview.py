@@ -60,7 +60,7 @@ def overview(context: Context, query: Mapping[str, str]) -> View:
         "page_rows": _ROWS,
     }
     title = f"{kind.capitalize()} {group}" if kind else "Overview"
-    return View("overview.html", title, values, [("/", "Overview")] if kind else [], live=True)
+    return View("overview.html", title, values, [("/", "Overview")] if kind else [], live=context.sampler.interval_s)
 
 
 def _readers(samples: list[Sample]) -> list[dict[str, Any]]:

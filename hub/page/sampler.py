@@ -3,8 +3,9 @@
 A browser names a place by its path. The path is only ever compared with the paths found here, so no request can reach
 another file. Symbolic links that lead out of the paths of the command line are not followed.
 
-They are at most two seconds old when a page shows them. A journal that did not change is not read again, and checks
-take at most 50 ms of CPU time of one round.
+They are at most two seconds old when a page shows them. With thousands of journals, they are up to 30 seconds old, so
+that looking at them takes a twentieth of a core. A journal that did not change is not read again, and checks take at
+most a fortieth of the time.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from shard.trees import find
 STUCK_S: Final = 60.0
 """A running reader that commits nothing for this long, although it has messages to read, is stuck."""
 _INTERVAL_S: Final = 2.0
-_LOOK_S: Final = 0.05
-"""CPU time for checks in one round."""
+_LONGEST_S: Final = 30.0
+_LOOKS: Final = 1 / 20
+_CHECKS: Final = 1 / 40
+"""Shares of the time from one round to the next: the CPU time of its looks, and at most that of its checks."""
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
 _LEADS_OUT: Final = "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
@@ -123,19 +126,24 @@ class Sampler:
 
         Args:
             paths: journals, and directories of journals.
+
+        Attributes:
+            interval_s: how old samples are before a page takes a new round.
         """
         self._watched = Watched(paths)
         self._paths = paths
         self._found: dict[str, tuple[float, int, list[Finding]]] = {}
         self._damage: dict[str, list[Finding]] = {}
         self._lock = threading.Lock()
+        self._out: set[str] = set()
         self._take()
+        self.interval_s = _INTERVAL_S  # the first round reads all journals
 
     @property
     def round(self) -> Round:
-        """The samples, at most two seconds old."""
+        """The samples, at most :attr:`interval_s` old."""
         with self._lock:
-            if time.monotonic() - self._taken_at >= _INTERVAL_S:
+            if time.monotonic() - self._taken_at >= self.interval_s:
                 self._take()
             return self._round
 
@@ -162,16 +170,21 @@ class Sampler:
 
     def _take(self) -> None:
         """Look at all journals, and check some of those that changed; of larger ones, not every message is read."""
+        began = time.thread_time()
+        found = self._watched.look()
+        self._out -= self._watched.read
+        self._out.update(path for path in self._watched.read if not self.may_show(path))
         samples = {
-            sample.path: sample if self.may_show(sample.path) else Sample(sample.path, sample.time_ns, error=_LEADS_OUT)
-            for sample in self._watched.look()
+            one.path: Sample(one.path, one.time_ns, error=_LEADS_OUT) if one.path in self._out else one for one in found
         }
         for gone in self._found.keys() - samples.keys():
             del self._found[gone]
             self._damage.pop(gone, None)
-        self._taken_at, began = time.monotonic(), time.thread_time()
+        looked = time.thread_time()
+        self.interval_s = min(max(_INTERVAL_S, (looked - began) / _LOOKS), _LONGEST_S)
+        self._taken_at = time.monotonic()
         for path, sample in samples.items():
-            if time.thread_time() - began > _LOOK_S:
+            if time.thread_time() - looked > self.interval_s * _CHECKS:
                 break
             before = self._found.get(path)
             changed = before is None or before[1] != sample.end_offset

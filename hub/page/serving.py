@@ -1,6 +1,6 @@
 """The server and its addresses: listens, answers with one page or one change for each address, and stops.
 
-A browser asks for an open page every two seconds, and its script shows the elements that changed. So each page exists
+A browser asks for an open page every few seconds, and its script shows the elements that changed. So each page exists
 once, as a template on the server.
 """
 

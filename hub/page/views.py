@@ -21,6 +21,8 @@ from sej.errors import JournalNotFoundError
 from sej.journal.directory import Directory
 from sej.system.disk import OS
 
+LIVE_S: Final = 2.0
+"""How often a browser asks for a page of one journal, queue or file."""
 _MARKS: Final = {"ok": "✓", "note": "!", "problem": "✗"}
 
 
@@ -137,14 +139,14 @@ class View(NamedTuple):
         title: the title.
         values: what the template needs in addition.
         trail: the pages above it: address and name.
-        live: whether a browser asks for it again and again, and shows the elements that changed.
+        live: seconds after which a browser asks for it again and shows the elements that changed; 0: it does not.
     """
 
     template: str
     title: str
     values: Mapping[str, Any]
     trail: Sequence[tuple[str, str]] = ()
-    live: bool = False
+    live: float = 0
 
 
 PageFunction = Callable[[Context, Mapping[str, str]], View]

@@ -2,7 +2,6 @@
 "use strict";
 
 const connection = document.getElementById("connection");
-const EVERY_MS = 2000;
 const PATIENCE_MS = 30000;
 const RELEASE_MS = 100;
 
@@ -84,7 +83,7 @@ function putPostponed(element) {
 
 function say(text) {
   if (connection.textContent !== text) connection.textContent = text;
-  connection.classList.toggle("live", text === "live");
+  connection.classList.toggle("live", text.startsWith("live"));
 }
 
 // --- the page, asked for again and again while it is visible
@@ -92,14 +91,20 @@ function say(text) {
 const parts = [...document.querySelectorAll("[data-part]")];
 const shown = new Map(parts.map((element) => [element, element.innerHTML]));
 let asking = false;
+let timer;
+
+function live() {
+  const every = Math.round(Number(document.body.dataset.live));
+  say(every > 2 ? `live, every ${every} s` : "live");
+}
 
 async function ask() {
   const answer = await fetch(location.href, {
     headers: { accept: "text/html" },
     signal: AbortSignal.timeout(PATIENCE_MS),
   });
-  if (answer.redirected) return "signed out: reload the page";
-  if (!answer.ok) return "this is not available any more: reload the page";
+  if (answer.redirected) return say("signed out: reload the page");
+  if (!answer.ok) return say("this is not available any more: reload the page");
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const element of parts) {
     const html = fresh.getElementById(element.id).innerHTML;
@@ -108,18 +113,21 @@ async function ask() {
   }
   chart(fresh);
   draw(document);
-  return "live";
+  document.body.dataset.live = fresh.body.dataset.live;  // how old the server lets its samples become
+  live();
 }
 
 async function update() {
   if (asking || document.visibilityState !== "visible") return;
+  clearTimeout(timer);
   asking = true;
   try {
-    say(await ask());
+    await ask();
   } catch {
     say("connection lost, trying again");
   }
   asking = false;
+  timer = setTimeout(update, 1000 * document.body.dataset.live);
 }
 
 // --- keys
@@ -138,7 +146,7 @@ showTimes(document);
 label(document);
 chart(document);
 if ("live" in document.body.dataset) {
-  say("live");
-  setInterval(update, EVERY_MS);
+  live();
+  timer = setTimeout(update, 1000 * document.body.dataset.live);
   document.addEventListener("visibilitychange", update);
 }

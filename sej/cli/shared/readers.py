@@ -151,8 +151,8 @@ def journals_below(path: Path) -> list[str]:
         return [str(path)]
     if not path.is_dir():
         Directory(path, OS).require()
-    names = sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
-    return [str(path / name) for name in names if (path / name / "jnl").is_dir()]
+    paths = sorted(str(path / name) for name in os.listdir(path) if not name.startswith("."))
+    return [path for path in paths if os.path.isdir(f"{path}/jnl")]
 
 
 def readers_of(journal: Journal, span: tuple[int, int] | None = None) -> list[Reader]:

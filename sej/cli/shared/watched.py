@@ -22,7 +22,18 @@ from sej.system.disk import OS
 
 _AGAIN_LOOKS: Final = 32
 """A journal that looks unchanged is read again after this many samples: locks of other containers are not listed."""
-_State = list[tuple[int, int, int, bool] | None]
+_SETTLED_NS: Final = 10**9
+"""A folder that changed less than this before it was listed is listed again: a later change may have the same time."""
+_Look = tuple[int, int, int, bool] | None
+
+
+class _State(NamedTuple):
+    """What changes with every append, commit, lock and removed segment: its folders, the files to look at, their looks."""
+
+    folders: list[_Look]
+    files: list[str]
+    looks: list[_Look]
+    settled: bool
 
 
 class Sample(NamedTuple):
@@ -100,12 +111,15 @@ class Watched:
         self._states: dict[str, _State] = {}
         self._lists: dict[Path, list[str]] = {}
         self._looks = 0
+        self.read: set[str] = set()
+        """The journals that the last look has read; the others look unchanged."""
 
     def look(self) -> list[Sample]:
         """Return their current state; a journal that cannot be read has an error, and does not affect the others."""
         found = dict.fromkeys(journal for path in self.paths for journal in self._journals(path))
         held = held_locks()
         self._looks += 1
+        self.read.clear()
         self._before = {path: self._sample(path, held, at) for at, path in enumerate(found)}
         for gone in self._tails.keys() - found.keys():
             del self._tails[gone]
@@ -122,12 +136,13 @@ class Watched:
         return self._lists[path]
 
     def _sample(self, path: str, held: frozenset[tuple[int, int]] | None, at: int) -> Sample:
-        state = None if held is None else _state(path, held)
         before, known = self._before.get(path), self._states.pop(path, None)
+        state = None if held is None else _state(path, held, known)
         if state is not None:
             self._states[path] = state
-        if before is not None and known is not None and known == state and (self._looks + at) % _AGAIN_LOOKS:
+        if before and known and state and known[:3] == state[:3] and (self._looks + at) % _AGAIN_LOOKS:
             return _unchanged(before)
+        self.read.add(path)
         return self._read(path)
 
     def _read(self, path: str) -> Sample:
@@ -186,13 +201,18 @@ def _unchanged(before: Sample) -> Sample:
     )
 
 
-def _state(path: str, held: frozenset[tuple[int, int]]) -> _State:
-    """Return what changes with every append, commit, lock and removed segment. Take it before the journal is read."""
-    ofs, jnl = os.path.join(path, "ofs"), os.path.join(path, "jnl")
-    last = max(_names(jnl), default="")
-    locks = [os.path.join(ofs, name) for name in _names(ofs) if name.endswith((".lck", ".queue"))]
-    files = [path, ofs, jnl, os.path.join(jnl, last), os.path.join(path, "jnl.lck"), *locks]
-    return [_look(file, held) for file in files]
+def _state(path: str, held: frozenset[tuple[int, int]], known: _State | None) -> _State:
+    """Look at a journal before it is read. Its folders are listed only if they changed since the known state."""
+    ofs, jnl = f"{path}/ofs", f"{path}/jnl"
+    folders = [_look(folder, held) for folder in (path, ofs, jnl)]
+    if known is not None and known.settled and folders == known.folders:
+        files, settled = known.files, True
+    else:
+        newest = time.time_ns() - _SETTLED_NS
+        settled = all(look is None or look[2] < newest for look in folders)
+        locks = [f"{ofs}/{name}" for name in _names(ofs) if name.endswith((".lck", ".queue"))]
+        files = [f"{jnl}/{max(_names(jnl), default='')}", f"{path}/jnl.lck", *locks]
+    return _State(folders, files, [_look(file, held) for file in files], settled)
 
 
 def _names(folder: str) -> list[str]:
@@ -202,7 +222,7 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _look(file: str, held: frozenset[tuple[int, int]]) -> tuple[int, int, int, bool] | None:
+def _look(file: str, held: frozenset[tuple[int, int]]) -> _Look:
     try:
         status = os.stat(file)
     except OSError:
