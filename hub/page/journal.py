@@ -225,7 +225,9 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     for state in ("leased", "delayed", "dead"):
         items = [_item(one) for one in look.items(state, limit=_ITEMS)] if counts[state] else []
         values["lists"].append((state, state.capitalize(), items))
-    return View("queue.html", f"Queue {name} of {path}", values, _trail(path), live=LIVE_S)
+    return View(
+        "queue.html", f"{'Queue' if name == 'queue' else f'Queue {name}'} of {path}", values, _trail(path), live=LIVE_S
+    )
 
 
 def _item(item: QueuedItem) -> dict[str, Any]:

@@ -83,4 +83,10 @@ def _row(taken: Round, sample: Sample) -> dict[str, Any]:
     """Return what the row of a journal shows; it was changed in a whole second, or never, or cannot be read."""
     changed = None if sample.idle_s is None else (sample.time_ns - int(sample.idle_s * 1e9)) // 10**9 * 10**9
     slowest = max((reader for reader, _ in sample.readers), key=lambda reader: reader.behind, default=None)
-    return {"sample": sample, "changed": changed, "problems": taken.problems.get(sample.path, ()), "slowest": slowest}
+    return {
+        "sample": sample,
+        "changed": changed,
+        "problems": taken.problems.get(sample.path, ()),
+        "checked": sample.path in taken.checked,
+        "slowest": slowest,
+    }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -112,10 +112,12 @@ class Round(NamedTuple):
     Attributes:
         samples: by path.
         problems: what is wrong with a journal, by its path; sound journals are missing.
+        checked: the journals that were checked at least once.
     """
 
     samples: dict[str, Sample]
     problems: dict[str, list[str]]
+    checked: Collection[str]
 
 
 class Sampler:
@@ -171,11 +173,11 @@ class Sampler:
     def _take(self) -> None:
         """Look at all journals, and check some of those that changed; of larger ones, not every message is read."""
         began = time.thread_time()
-        found = self._watched.look()
+        seen = self._watched.look()
         self._out -= self._watched.read
         self._out.update(path for path in self._watched.read if not self.may_show(path))
         samples = {
-            one.path: Sample(one.path, one.time_ns, error=_LEADS_OUT) if one.path in self._out else one for one in found
+            one.path: Sample(one.path, one.time_ns, error=_LEADS_OUT) if one.path in self._out else one for one in seen
         }
         for gone in self._found.keys() - samples.keys():
             del self._found[gone]
@@ -191,7 +193,7 @@ class Sampler:
             if changed and sample.error is None and (before is None or self._taken_at - before[0] > _CHECK_AGAIN_S):
                 self._check(sample)
         problems = {path: found for path, sample in samples.items() if (found := self._problems(sample))}
-        self._round = Round(samples, problems)
+        self._round = Round(samples, problems, self._found.keys())
 
     def _check(self, sample: Sample, *, full: bool = False) -> tuple[list[Finding], bool]:
         full = full or sample.bytes <= _SMALL_BYTES

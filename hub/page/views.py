@@ -49,9 +49,9 @@ def when(timestamp: int | None) -> Markup:
 
 
 def _path(text: str) -> Markup:
-    """Return a path with its directory in an element of its own."""
-    head, slash, name = text.rpartition("/")
-    return Markup('<span class="dir">{}</span>{}').format(head + slash, name)
+    """Return a path with its directory in an element of its own; a narrow page breaks it after a slash."""
+    *folders, name = text.split("/")
+    return Markup('<span class="dir">{}</span>{}').format(Markup("/<wbr>").join([*folders, ""]), name)
 
 
 def _rate(rate: float | None) -> str:

@@ -5,14 +5,15 @@ const connection = document.getElementById("connection");
 const PATIENCE_MS = 30000;
 const RELEASE_MS = 100;
 
-// --- times: the server sends UTC, the viewer sees the own zone
+// --- times: the server sends UTC, the viewer sees the own zone, and the date only of other days
 
 function showTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const text = element.getAttribute("datetime");
     const date = new Date(text.replace(/(\.\d{3})\d*Z$/, "$1Z"));
     if (!Number.isNaN(date.getTime())) {
-      element.textContent = date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+      const day = date.toDateString() === new Date().toDateString() ? {} : { dateStyle: "medium" };
+      element.textContent = date.toLocaleString(undefined, { ...day, timeStyle: "medium" });
       element.title = text;
     }
   }

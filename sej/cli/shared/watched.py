@@ -28,7 +28,7 @@ _Look = tuple[int, int, int, bool] | None
 
 
 class _State(NamedTuple):
-    """What changes with every append, commit, lock and removed segment: its folders, the files to look at, their looks."""
+    """What changes with every append, commit, lock and removed segment: its folders, and the files to look at."""
 
     folders: list[_Look]
     files: list[str]

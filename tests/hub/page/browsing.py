@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     @property
     def words(self) -> str:
         """The text of a page without its elements."""
-        return " ".join(unescape(re.sub(r"<[^>]*>", " ", re.sub(r"</?(span|code)[^>]*>", "", self.text))).split())
+        return " ".join(unescape(re.sub(r"<[^>]*>", " ", re.sub(r"</?(span|code|wbr)[^>]*>", "", self.text))).split())
 
 
 class Client:

@@ -150,7 +150,7 @@ def test_a_change_between_press_and_release_loses_no_click(tmp_path: Path, opene
         queue.put(b"to alice")
         page = opened(server.url)
         page.get_by_role("link", name=str(path)).first.click()
-        page.get_by_role("link", name="queue sender").click()
+        page.get_by_role("link", name="Queue sender").click()
         page.get_by_role("link", name="Pause", exact=True).hover()
         page.mouse.down()
         counts = page.locator("#counts")
