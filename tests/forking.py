@@ -107,7 +107,9 @@ class Piped(Program):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the pipes, and wait for its end."""
+        """Close the pipes, and wait for its end; kill it if the block raised, because it may never end."""
+        if kind is not None:
+            self.kill()
         self.stdout.close()
         self.stderr.close()
         self._end_input()
