@@ -86,7 +86,7 @@ def _reading(root: Path) -> list[Row]:
     )
     return [
         Row("pure Python SEJ codec, scan (the measure)", _rate(found["scan"]), None, None, None),
-        row("Kestrel 2: read_journal", _rate(found["read"]), found["read"] / found["scan"], 0.5),
+        row("Kestrel 2: read_journal", _rate(found["read"]), found["read"] / found["scan"], 1.6),
         row("libkestrel: read_writer_file", _rate(found["items"]), found["items"] / found["scan"]),
     ]
 

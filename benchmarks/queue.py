@@ -24,6 +24,8 @@ from benchmarks.queue_peers import BATCH, PEERS, VALUE
 from sej.system.watch import Watch
 
 READY = 1_000
+SIZES = (10, 100, 1_000, 10_000, 100_000)
+"""How many items are ready while litequeue and this queue are compared: litequeue slows down with their number."""
 PROCESSES = (1, 2, 4, 8)
 ORDERS = ("ready", "key")
 COUNTS = {"sej": 10_000, "persist-queue Queue": 300, "persist-queue SQLiteAckQueue": 500}
@@ -36,6 +38,7 @@ def run() -> list[Row]:
     with folder() as root:
         return [
             *_one_process(root),
+            *_sizes(root),
             *_ordered(root),
             *_worker_loops(root),
             *_many_processes(root),
@@ -156,7 +159,7 @@ def _worker_loop(root: Path, name: str, wall: bool) -> float:
 # --- one process
 
 
-def _one(root: Path, name: str, verb: str) -> float | None:
+def _one(root: Path, name: str, verb: str, ready: int = READY) -> float | None:
     """Items a second of one verb, with so many ready all the while; None where the peer does not have it."""
     peer = PEERS[name](fresh(root))
     act = getattr(peer, verb)
@@ -165,7 +168,9 @@ def _one(root: Path, name: str, verb: str) -> float | None:
         return None
     many = verb.endswith("_many")
     count = COUNTS.get(name, 1_000)
-    peer.fill(READY + (0 if verb.startswith("put") else count))
+    if name == "litequeue":  # which needs 30 ms for each of 100,000 that are ready
+        count = min(count, max(1_000_000 // ready, 100))
+    peer.fill(ready + (0 if verb.startswith("put") else count))
 
     def work() -> None:
         for _ in range(count // BATCH if many else count):
@@ -174,8 +179,19 @@ def _one(root: Path, name: str, verb: str) -> float | None:
     rate = timed(work, count)
     found = peer.ready() - (count if verb.startswith("put") else 0)
     peer.close()
-    assert found == READY, f"{name}: {found} ready"
+    assert found == ready, f"{name}: {found} ready"
     return rate
+
+
+def _sizes(root: Path) -> list[Row]:
+    """Get and done one by one, with few and with many items ready."""
+    rows = []
+    for ready in SIZES:
+        cases = {name: partial(_rate, root, name, "end", ready) for name in ("sej", "litequeue")}
+        found = interleaved({**cases}, rounds=3)
+        rows.append(_row(f"get + done, {ready:,} ready: litequeue", found["litequeue"]))
+        rows.append(_row(f"get + done, {ready:,} ready, os : litequeue", found["sej"], found["litequeue"], least=5))
+    return rows
 
 
 def _one_process(root: Path) -> list[Row]:
@@ -200,8 +216,8 @@ def _one_process(root: Path) -> list[Row]:
     return rows
 
 
-def _rate(root: Path, name: str, verb: str) -> float:
-    found = _one(root, name, verb)
+def _rate(root: Path, name: str, verb: str, ready: int = READY) -> float:
+    found = _one(root, name, verb, ready)
     assert found is not None
     return found
 
