@@ -99,6 +99,8 @@ def ship(path: PathLike, target: Target, *, reader: str | None, **how: Any) -> i
             rows += batch.num_rows
             if reader is not None:
                 stream.commit(offsets)
+        if not rows and target.is_new():  # its columns exist before the first message
+            target.write(pa.RecordBatch.from_pylist([], stream.schema), {})
     return rows
 
 
@@ -139,6 +141,10 @@ class ParquetTarget:
         self._lock: AbstractContextManager[object] = nullcontext()
         self._offsets: _Offsets = {}
         self._next = 0
+
+    def is_new(self) -> bool:
+        """Return whether nothing was written yet."""
+        return not self._next
 
     def offset_of(self, key: str) -> int | None:
         """Return the next offset of a journal, or None if no file has messages of it."""
@@ -229,6 +235,10 @@ class DeltaTarget:
         self._join_bytes = join_bytes
         self._versions: dict[str, int | None] = {}
         self._table: Any = None
+
+    def is_new(self) -> bool:
+        """Return whether the table does not exist yet."""
+        return self._table is None
 
     def offset_of(self, key: str) -> int | None:
         """Return the next offset of a journal, or None if no commit has messages of it."""

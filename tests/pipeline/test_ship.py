@@ -83,6 +83,21 @@ def test_every_run_adds_what_is_new(ship: Ship, shards: Path, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_journal_makes_a_table_with_its_columns(ship: Ship, tmp_path: Path, kind: str) -> None:
+    sej.Writer(tmp_path / "orders").close()
+    for _ in range(2):
+        assert ship("orders", f"{kind}:out", "--columns", "offset,value").err == f"0 rows added to {kind}:out\n"
+    path = Path("out/part-000000000000.parquet") if kind == "parquet" else None
+    names = (
+        pq.read_schema(path).names if path is not None else [field.name for field in DeltaTable("out").schema().fields]
+    )
+    assert names == ["offset", "value"]
+    assert len(list(Path("out").glob("*.parquet"))) <= 1
+    fill(tmp_path / "orders", 2)
+    assert ship("orders", f"{kind}:out", "--columns", "offset,value").err == f"2 rows added to {kind}:out\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_target_says_where_to_continue(ship: Ship, shards: Path, kind: str) -> None:
     """As after a crash between the write and the commit: the journals know nothing."""
     assert ship(shards, f"{kind}:out").code == 0
