@@ -20,7 +20,6 @@ WINDOWS: Final = {
     "sej.journal.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
     "sej.journal.index": ["_READ_BYTES", "BLOCK_BYTES"],
     "sej.journal.view": ["_BACK_BYTES", "_SCAN_MESSAGES"],
-    "sej.journal.retention": ["_COPY_BYTES"],
     "sej.writing.last_segment": ["BLOCK_BYTES"],
     "sej.writing.opening": ["_SYNC_BYTES"],
     "sej.queue.log.reader": ["_SKIP"],
