@@ -220,20 +220,6 @@ def test_a_power_loss_takes_no_item_and_no_commit() -> None:
     assert tried > 100
 
 
-def test_a_power_loss_leaves_reader_files_that_the_original_takes() -> None:
-    """It skips a file with a torn end, and if it finds no other one, everything counts as read."""
-    disk = CrashDisk()
-    for _ in segmented_workload(disk):
-        pass
-    ends = set()
-    for crash in disk.crash_states():
-        for path, data in crash.disk.files().items():
-            if ".read." in path and "~" not in path:
-                segmented.read_reader_file(path, disk=crash.disk)
-                ends.add(data)
-    assert len(ends) > 2
-
-
 def segmented_outcome(disk: Disk) -> set[int] | None:
     ticks = count(1_600_000_000_000)
     with segmented.Queue("/q", "jobs", disk=disk, journal_bytes=120, now_ms=lambda: next(ticks)) as queue:

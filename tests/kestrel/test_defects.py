@@ -40,15 +40,6 @@ def test_opening_finds_what_is_documented(case: str, tmp_path: Path) -> None:
         assert values(queue) == due
 
 
-def test_files_with_other_names_do_no_harm(tmp_path: Path) -> None:
-    lay_out("kestrel", "rotated_bad_name", tmp_path)
-    (tmp_path / "cars.").touch()
-    (tmp_path / "cars.12x").touch()
-    with kestrel.Queue(tmp_path, "cars") as queue:
-        assert len(queue) == 1
-    assert (tmp_path / "cars.old").stat().st_size == 29
-
-
 def test_an_empty_pack_of_a_crash_is_removed_and_kills_nothing(tmp_path: Path) -> None:
     lay_out("kestrel", "rotated", tmp_path)
     (tmp_path / "cars.1474163985068.pack").touch()

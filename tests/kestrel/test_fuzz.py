@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 
 import kestrel
 from kestrel import segmented
-from kestrel.files import WRITER_MAGIC
-from kestrel.segmented.codec import encode_put
-from kestrel.segmented.files import Reading
-from sej.system.disk import OS, Status
 from tests.crash.disk import CrashDisk
 from tests.crash.harness import seeded_random
 from tests.kestrel.support import GOLDEN
@@ -150,28 +146,3 @@ def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path, monkeypatch: p
         kestrel.pack(tmp_path, "cars")
     with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
         assert len(queue) == 6000
-
-
-def test_records_that_nobody_knows_are_passed_over_without_reading_ahead_for_each(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.1"
-    path.write_bytes(WRITER_MAGIC + b"\x10" * 20_000 + encode_put(segmented.Item(1, 1, None, 0, b"item")))
-    file = Counted(path)
-    assert [item.data for item in Reading(file).items()] == [b"item"]  # type: ignore[arg-type]
-    assert file.read_bytes < 80 * path.stat().st_size
-
-
-class Counted:
-    """A file, and how many bytes were read of it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self.read_bytes = 0
-        self._file = OS.open(path, "read")
-
-    def status(self) -> Status:
-        return self._file.status()
-
-    def read(self, size: int, position: int) -> bytes:
-        data = self._file.read(size, position)
-        self.read_bytes += len(data)
-        return data

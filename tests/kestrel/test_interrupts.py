@@ -4,11 +4,9 @@ Each line of this package at which a step can be interrupted is tried. The step 
 may have changed, neither in the files nor for a caller that continues with the same queue.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -128,26 +126,6 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
     assert refused or COMPILED
 
 
-@pytest.mark.parametrize("kind", [LateError, TimeoutError])
-@pytest.mark.parametrize("name", ["get", "reserve"])
-def test_an_error_of_a_handler_while_items_are_read_from_the_file(name: str, kind: type[Exception]) -> None:
-    """It is not taken for an error of reading, after which nothing has been taken."""
-    for line in count(1):
-        disk = CrashDisk()
-        queue = prepared(disk, {"max_memory_bytes": 400})
-        step = partial(STEPS[name], queue)
-        reached = interrupted(step, line, kind, os.path.join(PACKAGE, "v2", "backlog.py"))
-        with contextlib.suppress(FailedError):
-            while (found := queue.reserve()) is not None:
-                item = found[1].data
-                queue.confirm(found[0])
-                assert item not in in_files(disk), line  # otherwise another one was confirmed
-        queue.close()
-        if not reached:
-            break
-    assert line > 5
-
-
 def end_first(queue: Any) -> Waiting:
     """Take all, and end the first one for good."""
     if isinstance(queue, kestrel.Queue):
@@ -175,20 +153,6 @@ def test_a_close_that_is_interrupted_is_finished_by_the_next_one(name: str, kind
         if not reached:
             break
     assert line > 5
-
-
-@pytest.mark.parametrize("name", OPENERS)
-def test_an_interrupt_while_the_syncing_thread_is_started_leaves_a_thread_or_none(name: str) -> None:
-    for line in count(1):
-        with OPENERS[name]("/q", "cars", disk=CrashDisk(), sync=3600.0) as queue:
-            reached = interrupted(partial(queue.put, b"a"), line, LateError, os.path.join(PACKAGE, "tail.py"))
-            with contextlib.suppress(FailedError):
-                queue.put(b"b")
-                tail = queue._contents.storage.tail if name == "two" else queue.files.tail
-                assert tail._syncer._thread.is_alive()
-        if not reached:
-            break
-    assert line > 3
 
 
 READER_STEPS: dict[str, Callable[[segmented.Queue], object]] = {
@@ -235,69 +199,3 @@ def test_an_interrupt_at_any_line_of_a_segmented_queue(name: str, journal_bytes:
         if not reached:
             break
     assert line > 5 or COMPILED
-
-
-@pytest.mark.parametrize("name", ["unget", "reader"])
-def test_an_interrupt_loses_no_item_of_a_reader(name: str) -> None:
-    for line in count(1):
-        disk = CrashDisk()
-        queue = segmented.Queue("/q", "jobs", disk=disk)
-        queue.put(b"one")
-        reader = queue.reader()
-        item = reader.get() if name == "unget" else None
-        step = partial(queue.reader, "worker") if item is None else partial(reader.unget, item)
-        met = interrupted(step, line)
-        with contextlib.suppress(FailedError):
-            if item is None or not reader.holds(item):
-                again = (queue.reader("worker") if item is None else reader).get()
-                assert again is not None, line
-        queue.close()
-        with segmented.Queue("/q", "jobs", disk=disk) as queue:
-            assert [found.data for found in iter(queue.reader(queue.readers[0]).get, None)] == [b"one"], line
-        if not met:
-            return
-
-
-UNSEEN: dict[str, tuple[Callable[[segmented.Queue], object], list[bytes]]] = {
-    "flush": (lambda queue: queue.reader("worker").flush(), [b"0"]),
-    "expire": (lambda queue: queue.reader("worker").peek(), [b"0", b"1", b"3"]),
-    "drop_reader": (lambda queue: queue.drop_reader("worker"), [b"0", b"1", b"3"]),
-}
-"""Steps that pass items, and what is left after each of them for the reader, or for the one that takes its place."""
-
-
-@pytest.mark.parametrize("name", UNSEEN)
-def test_an_interrupt_leaves_a_reader_that_agrees_with_its_files_or_refuses(name: str) -> None:
-    """Item 0 is taken, item 1 was given back, item 2 expires."""
-    step, left = UNSEEN[name]
-    for line in count(1):
-        disk, now = CrashDisk(), [1000]
-        queue = segmented.Queue("/q", "jobs", disk=disk, now_ms=partial(now.__getitem__, 0))
-        reader = queue.reader("worker")
-        for number in range(4):
-            queue.put(b"%d" % number, expire_time=2000 if number == 2 else None)
-        taken, given = reader.get(), reader.get()
-        assert taken is not None
-        assert given is not None
-        if name == "expire":
-            assert reader.commit(given)
-        else:
-            reader.unget(given)
-        now[0] = 3000
-        met = interrupted(partial(step, queue), line)
-        with contextlib.suppress(FailedError):
-            if queue.readers == ["worker"]:
-                assert len(reader) in (1, 2, 3, 4)
-                while (item := reader.get()) is not None:
-                    assert item.data != b"2", line
-                    assert reader.commit(item), line
-                assert reader.commit(taken) or not reader.holds(taken)
-                assert (len(reader), reader.size) == (0, 0), line
-        queue.close()
-        with segmented.Queue("/q", "jobs", disk=disk, now_ms=lambda: 3000) as queue:
-            found = [item.data for item in iter(queue.reader(queue.readers[0]).get, None)]
-            assert set(found) <= set(left) | {b"1", b"3"}, line
-            assert len(set(found)) == len(found), line
-        if not met:
-            assert line > 5 or COMPILED
-            return

@@ -1,7 +1,6 @@
 """What a Kestrel 2 queue does, verb by verb, on real files."""
 
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import nullcontext
@@ -16,12 +15,10 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
-from kestrel.files import durable_path, queue_names
+from kestrel.files import durable_path
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2 import format
-from kestrel.v2.backlog import Backlog
-from kestrel.v2.contents import Growth
-from kestrel.v2.items import Row, next_xid
+from kestrel.v2.items import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 from tests.kestrel.support import OPENERS, START, values, waiting
@@ -192,31 +189,6 @@ def test_the_counters_are_the_originals(opened: Callable[..., kestrel.Queue], cl
         assert counters.logsize == 21 + 3 + 21 + 2 + 5 + 5 + 1
 
 
-def test_age_advances_from_the_item_that_was_taken_last(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
-    """The original keeps the add time of that item; before the first one it is 1970."""
-    with opened() as queue:
-        start = clock.now
-        queue.put_many([b"a", b"b"])
-        assert queue.counters().age == start
-        clock.now += 5
-        queue.get()
-        clock.now += 10
-        assert queue.counters().age == 15
-        queue.peek()
-        queue.put(b"c")
-        clock.now += 10
-        assert queue.counters().age == 25
-        queue.get()
-        queue.get()
-        assert queue.counters().age == 0  # nothing waits
-        queue.put(b"d")
-        assert queue.counters().age == 10  # c was put 10 ms ago
-        queue.put(b"")
-        queue.flush()
-        queue.put(b"")
-        assert queue.counters().age == 0  # the original looks at the bytes that wait
-
-
 def test_counters_after_a_replay(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
     with opened() as queue:
         queue.put_many([b"a", b"b", b"c"])
@@ -227,36 +199,6 @@ def test_counters_after_a_replay(opened: Callable[..., kestrel.Queue], clock: Cl
         assert queue.counters().age == 3
         queue.put(b"d")
         assert queue.counters().total_items == 4
-
-
-def test_a_transaction_is_counted_when_it_is_tried(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
-    with opened() as queue:
-        assert queue.reserve() is None
-        assert queue.counters().transactions == 0
-        queue.put(b"expires", expiry=clock.now + 1)
-        clock.now += 5
-        assert queue.reserve() is None
-        assert (queue.counters().transactions, queue.counters().expired_items) == (1, 1)
-        queue.put(b"stays")
-        assert queue.reserve() is not None
-        assert queue.counters().transactions == 2
-
-
-def test_logsize_is_the_current_file(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    with opened(max_memory_bytes=1000) as queue:
-        queue.put_many([b"x" * 50] * 60)
-        queue.put(b"x")
-        queue.put(b"y")
-        assert queue.counters().journal_rotations > 0
-        assert queue.counters().logsize == (tmp_path / "cars").stat().st_size
-
-
-def test_a_name_may_hold_a_backslash(tmp_path: Path) -> None:
-    r"""The original forbids ``.``, ``/`` and ``~`` alone."""
-    with kestrel.Queue(tmp_path, r"a\b") as queue:
-        queue.put(b"item")
-    assert [item.data for item in kestrel.replay(tmp_path, r"a\b").items] == [b"item"]
-    assert queue_names(tmp_path) == [r"a\b"]
 
 
 def test_one_process_has_it(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
@@ -312,55 +254,6 @@ def journal_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("cars*") if "~" not in path.name)
 
 
-def test_a_long_journal_costs_nothing_for_each_item(
-    opened: Callable[..., kestrel.Queue], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = []
-    tend = Growth.tend
-
-    def counted(self: Growth, now_ms: int) -> None:
-        looked.append(now_ms)
-        tend(self, now_ms)
-
-    monkeypatch.setattr(Growth, "tend", counted)
-    with opened(journal_bytes=1000) as queue:
-        for number in range(500):
-            queue.put(b"%d" % number)
-        for number in range(499):
-            found = queue.reserve()
-            assert found is not None
-            assert found[1].data == b"%d" % number
-            assert queue.confirm(found[0])
-        assert len(looked) < 20 or not COMPILED
-        assert queue.counters().journal_rewrites == 0
-        assert values(queue) == [b"499"]
-        assert queue.counters().journal_rewrites == 1  # once it is empty
-
-
-def test_a_put_into_a_queue_in_read_behind_needs_nothing_but_the_write(
-    opened: Callable[..., kestrel.Queue], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added = []
-    append = Backlog.append
-
-    def counted(self: Backlog, row: Row) -> None:
-        added.append(row)
-        append(self, row)
-
-    monkeypatch.setattr(Backlog, "append", counted)
-    expected = [b"%d" % number for number in range(600)]
-    with opened(max_memory_bytes=1 << 16, max_items=600, max_bytes=1700) as queue:
-        for data in expected:
-            queue.put(data)
-        assert len(added) < 12 or not COMPILED
-        assert len(queue) == 600
-        with pytest.raises(FullError):
-            queue.put(b"one more")
-        assert values(queue) == expected
-        queue.put(b"one more")
-        assert values(queue) == [b"one more"]
-
-
 def test_the_pair_that_reserve_returns_is_not_an_xid(opened: Callable[..., kestrel.Queue]) -> None:
     with opened() as queue:
         queue.put(b"x")
@@ -369,45 +262,6 @@ def test_the_pair_that_reserve_returns_is_not_an_xid(opened: Callable[..., kestr
             with pytest.raises(TypeError, match="xid must be an int, got tuple"):
                 call(pair)
         assert queue.confirm(pair[0])
-
-
-def python_calls(call: Callable[[], object], times: int) -> int:
-    """How many calls the interpreter makes in some calls; those inside of compiled code are not seen."""
-    found = 0
-
-    def count_one(_frame: object, _event: str, _what: object) -> None:
-        nonlocal found
-        found += 1
-
-    sys.setprofile(count_one)
-    try:
-        for _ in range(times):
-            call()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
-def test_a_rotated_file_that_is_unread_makes_no_work_for_a_put(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path, "short") as short, kestrel.Queue(tmp_path, "long", max_memory_bytes=1 << 16) as long:
-        long.put_many([b"x" * 1000] * 500)
-        for queue in (short, long):
-            for _ in range(20):
-                queue.put(b"warm")
-        assert long.counters().journal_rotations == 1
-        assert long.counters().mem_items < 100
-        assert python_calls(lambda: long.put(b"x"), 100) <= python_calls(lambda: short.put(b"x"), 100)
-
-
-def test_taking_from_a_queue_in_read_behind_reads_many_items_at_once(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path, "short") as short, kestrel.Queue(tmp_path, "long", max_memory_bytes=1 << 16) as long:
-        short.put_many([b"x"] * 300)
-        long.put_many([b"x"] * 5000)
-        in_memory = long.counters().mem_items
-        plain = python_calls(short.get, 1)
-        assert in_memory > 110
-        assert [python_calls(long.get, 1) > plain for _ in range(300)].count(True) <= 3
-        assert long.counters().mem_items > in_memory - 110
 
 
 def test_a_queue_in_read_behind_is_packed_at_checkpoints(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:

@@ -88,16 +88,6 @@ def test_a_written_head_is_not_directly_below_a_done_id(tmp_path: Path) -> None:
         assert len(reader) == 2
 
 
-def test_a_head_below_done_ids_of_an_older_version_moves_when_the_queue_is_opened(tmp_path: Path) -> None:
-    (tmp_path / f"jobs.{NOW}").write_bytes(WRITER_MAGIC + b"".join(map(put, range(1, 8))))
-    done = struct.pack("<Bi", 0x91, 24) + struct.pack("<3q", 4, 5, 7)
-    (tmp_path / "jobs.read.r").write_bytes(bytes.fromhex("263C2603") + struct.pack("<Bq", 2, 3) + done)
-    assert segmented.load(tmp_path, "jobs").pending("r") == [6]
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        assert reader_file(tmp_path / "jobs.read.r") == (5, [7])
-        assert len(queue.reader("r")) == 1
-
-
 def test_writer_files_stay_within_the_size_of_a_running_original(tmp_path: Path) -> None:
     """It maps its last file at its full size, and cannot open a longer one."""
     records = WRITER_MAGIC + put(1)

@@ -11,12 +11,8 @@ import pytest
 
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
-from kestrel.files import WRITER_MAGIC
-from kestrel.segmented.codec import Item, encode_put
-from kestrel.segmented.snapshot import Snapshot
 from tests.kestrel.support import START
 from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.support import flip, overwrite
 from tests.ticks import Clock
 
 
@@ -237,29 +233,6 @@ def test_a_lost_lock_stops_commits(opened: Callable[..., segmented.Queue], tmp_p
     assert segmented.load(tmp_path, "jobs").pending("") == [1]
 
 
-def test_many_items_are_in_or_none_of_them(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    with opened(max_items=3, journal_bytes=120) as queue:
-        queue.put(b"first")
-        with pytest.raises(FullError):
-            queue.put_many([b"a", b"b", b"c"])
-        assert queue.tail_id == 1
-        assert queue.put_many([b"a", b"b"]) == range(2, 4)
-        assert queue.put_many([]) == range(4, 4)
-    with opened(max_bytes=5) as queue, pytest.raises(FullError):
-        queue.put_many([b"more", b"than there is room for"])
-    assert [item.data for item in segmented.load(tmp_path, "jobs").items] == [b"first", b"a", b"b"]
-
-
-def test_many_items_fill_one_file_after_the_other(opened: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    with opened(journal_bytes=200) as queue:
-        assert queue.put_many([b"%d" % number * 10 for number in range(10)]) == range(1, 11)
-        reader = queue.reader()
-        assert [item.id for _ in range(11) if (item := reader.get())] == [*range(1, 11)]
-        sizes = [path.stat().st_size for path in tmp_path.glob("jobs.1*")]
-        assert len(sizes) == 2
-        assert max(sizes) <= 200
-
-
 def test_what_has_expired_takes_no_room(opened: Callable[..., segmented.Queue], clock: Clock) -> None:
     with opened(max_items=1) as queue:
         queue.put(b"short", expire_time=START + 1)
@@ -315,32 +288,3 @@ def test_a_close_that_fails_releases_the_lock(tmp_path: Path, end: str) -> None:
         item = again.reader("r").get()
         assert item is not None
         assert item.data == b"b"
-
-
-@pytest.mark.parametrize("start", ["kept", "first"])
-def test_a_damaged_id_of_the_first_item_hides_no_other(tmp_path: Path, start: str) -> None:
-    """The position of a reader is raised to the lowest id, not to the first one."""
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        queue.put_many([b"a", b"b", b"c"])
-    (file,) = tmp_path.glob("jobs.[0-9]*")
-    flip(file, 16, 0x10)  # the fourth byte of the id, which becomes higher than all others
-    state = segmented.load(tmp_path, "jobs")
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        reader = queue.reader() if start == "kept" else queue.reader("new", start="first")
-        found = [item.data for item in iter(reader.get, None)]
-    assert sorted(found) == [b"a", b"b", b"c"] == sorted(item.data for item in state.items)
-
-
-def test_a_put_after_a_damaged_id_still_shows_that_the_queue_has_changed(tmp_path: Path) -> None:
-    """An original that runs changes no size, only the zero after the last record."""
-    records = [encode_put(Item(number, 1, None, 0, b"x")) for number in (1, 1, 2)]
-    file = tmp_path / "jobs.1"
-    file.write_bytes(WRITER_MAGIC + b"".join(records) + bytes(60))
-    snapshot = Snapshot(tmp_path, "jobs")
-    try:
-        snapshot.check()
-        overwrite(file, 4 + 3 * len(records[0]), records[0])
-        with pytest.raises(BusyError, match="changed while it was read"):
-            snapshot.check()
-    finally:
-        snapshot.close()
