@@ -1,9 +1,6 @@
 """The copier: what it copies, where it continues, what it refuses, and what it survives."""
 
-import errno
 import json
-import os
-import queue
 import random
 import shutil
 import signal
@@ -19,7 +16,6 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
-from sej.system.disk import Mode, OsDisk, OsFile
 from tests.hub.command import run, start
 from tests.hub.pipe import Pipe
 from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
@@ -68,49 +64,6 @@ def test_one_directory_under_a_name(tmp_path: Path) -> None:
         assert Copier(tmp_path / "journal", client).run_once() == 10
         assert Copier(tmp_path / "journal", client, journal_dir="other.name", reader="second").run_once() == 10
         assert store.journals("client-a") == ["journal", "other.name"]
-
-
-def test_another_copier_copies_a_newer_message_before_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "journal"
-    fill(path, sample(3))
-
-    def after_another(*arguments: object, **options: object) -> sej.Offset:
-        monkeypatch.undo()
-        fill(path, sample(1, 3))
-        with Copier(path, client) as another:
-            assert another.run_once() == 4
-        return sej.Offset(*arguments, **options)  # type: ignore[arg-type]  # passed through
-
-    with connected(tmp_path / "hub") as (_, client), Copier(path, client) as copier:
-        monkeypatch.setattr("hub.wire.feed.Offset", after_another)
-        assert copier.run_once() == 0
-        same_bytes(path, tmp_path / "hub" / "client-a.journal")
-
-
-def test_a_follower_survives_errors_of_its_disk(tmp_path: Path) -> None:
-    class Failing(OsDisk):
-        left = 0
-
-        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-            if self.left and os.fspath(path).endswith(".jnl"):
-                self.left -= 1
-                raise OSError(errno.EIO, "Input/output error", os.fspath(path))
-            return super().open(path, mode)
-
-    disk, stop = Failing(), threading.Event()
-
-    def show(progress: Progress) -> None:
-        if progress.messages == 1:
-            fill(tmp_path / "journal", sample(1, 1))
-            disk.left = 5
-        else:
-            stop.set()
-
-    fill(tmp_path / "journal", sample(1))
-    with connected(tmp_path / "hub") as (_, client):
-        copier = Copier(tmp_path / "journal", client, on_progress=show, backoff_s=0.01, disk=disk)
-        assert copier.run(stop, timeout=60.0) == 2
-    assert not disk.left
 
 
 def test_it_continues_where_the_hub_says(tmp_path: Path) -> None:
@@ -306,54 +259,6 @@ def test_only_the_gap_that_the_client_names_is_accepted(tmp_path: Path) -> None:
         assert [message.offset for message in store.get("a", "j", 0)] == [0, 1, 2, 10, 11, 12]
 
 
-class Standin:
-    """Reports a fixed end of the journal and stores nothing; keeps the chunks that it got."""
-
-    def __init__(self, standing: JournalState) -> None:
-        self.standing = standing
-        self.chunks: Iterator[bytes] = iter(())
-
-    def where(self, journal_dir: str, *, own: range) -> JournalState:
-        return self.standing
-
-    def copy(
-        self, journal_dir: str, chunks: Iterable[bytes], *, create: bool, accept_gaps_from: int | None
-    ) -> Iterator[int]:
-        self.chunks = iter(chunks)
-        next(self.chunks)
-        raise hub.UnavailableError("the connection was lost")
-
-
-@pytest.mark.parametrize("standing", [JournalState(True, 0, 20), JournalState(False, 0, 0)])
-def test_local_retention_waits_once_more_for_a_hub_that_lost_messages(tmp_path: Path, standing: JournalState) -> None:
-    fill(tmp_path / "journal", sample(100), segment_bytes=200)
-    with connected(tmp_path / "hub") as (_, client):
-        assert Copier(tmp_path / "journal", client).run_once() == 100
-    with pytest.raises(hub.UnavailableError):
-        Copier(tmp_path / "journal", Standin(standing)).run_once()
-    sej.Journal(tmp_path / "journal").clean(max_bytes=0)
-    assert sej.Journal(tmp_path / "journal").first_offset <= standing.next_offset
-
-
-def test_a_call_that_is_over_reads_nothing_more(tmp_path: Path) -> None:
-    fill(tmp_path / "journal", [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(20)])
-    lost = Standin(JournalState(False, 0, 0))
-    with Copier(tmp_path / "journal", lost) as copier:
-        with pytest.raises(hub.UnavailableError):
-            copier.run_once()
-        assert list(lost.chunks) == []  # the thread that sends may ask once more
-
-
-def test_a_run_ends_in_the_middle_of_a_journal(tmp_path: Path) -> None:
-    fill(tmp_path / "journal", [sej.Message(n, n, 0, b"", bytes(100_000)) for n in range(600)])
-    stop = threading.Event()
-    with connected(tmp_path / "hub") as (store, client):
-        copied = Copier(tmp_path / "journal", client, on_progress=lambda _: stop.set()).run(stop)
-        assert 0 < copied < 600
-        assert store.end_offset("client-a", "journal") == copied
-        assert sej.read_offset(tmp_path / "journal", "hub") == copied
-
-
 def test_an_empty_directory_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     stop = threading.Event()
@@ -393,18 +298,6 @@ def test_a_name_that_the_hub_refuses_does_not_stop_the_other_journals(tmp_path: 
                 copier.run_once()
             shutil.rmtree(tmp_path / "tree" / "a name")
             assert copier.run_once() == 0
-
-
-def test_a_directory_that_the_disk_refuses_does_not_keep_the_others(tmp_path: Path) -> None:
-    fill(tmp_path / "tree" / "bad", sample(1))
-    fill(tmp_path / "tree" / "good", sample(5))
-    shutil.rmtree(tmp_path / "tree" / "bad" / "ofs")
-    (tmp_path / "tree" / "bad" / "ofs").write_text("")
-    with connected(tmp_path / "hub") as (_, client):
-        failure = run_until_good(tmp_path / "tree", client)["bad"]
-        assert isinstance(failure, sej.errors.FileTypeError)
-        with pytest.raises(sej.SejError, match="bad"):
-            Copier(tmp_path / "tree", client).run_once()
 
 
 def test_a_directory_that_the_hub_cannot_write_does_not_keep_the_others(tmp_path: Path) -> None:
@@ -499,31 +392,6 @@ def test_a_hub_that_refuses_every_client_ends_the_run(tmp_path: Path) -> None:
         pytest.raises(hub.AccessError),
     ):
         Copier(tmp_path / "journal", client).run(timeout=30)
-
-
-def test_a_directory_that_fails_does_not_slow_the_others(tmp_path: Path) -> None:
-    told = queue.SimpleQueue[int]()
-    fill(tmp_path / "tree" / "bad", [sej.Message(0, 7, 0, b"", b"other")])
-    fill(tmp_path / "tree" / "good", sample(5))
-
-    def reach(messages: int) -> None:
-        while told.get(timeout=60) < messages:
-            pass
-
-    with connected(tmp_path / "hub") as (store, client):
-        store.put("client-a", "bad", sample(3))
-        copier = Copier(
-            tmp_path / "tree", client, on_progress=lambda progress: told.put(progress.messages),
-            backoff_s=1e6, max_backoff_s=1e9,
-        )  # fmt: skip
-        with running(copier):
-            for end in (5, 10, 15):
-                reach(end)
-                fill(tmp_path / "tree" / "good", sample(5, end))
-            reach(20)
-        assert list(copier.progress.failures) == ["bad"]
-        assert store.end_offset("client-a", "bad") == 3
-        assert store.end_offset("client-a", "good") == 20
 
 
 class Flip:

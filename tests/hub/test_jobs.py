@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, Tokens
 from hub.wire.client import JobCalls
 from sej.codec import encode
-from sej.errors import InvalidMessageError, InvalidNameError
+from sej.errors import InvalidNameError
 from sej.system.checksum import crc32c
 from sej.system.locks import Lock
 from shard.committing import discard_dead_jobs
@@ -107,24 +106,6 @@ def test_rows_of_several_tasks_follow_each_other(tmp_path: Path) -> None:
         assert client.commit("01", "log", 0, files)
         assert sej.Journal(tmp_path / "a.log").verify() == []
     assert contents(tmp_path) == {"a.log": values_of(0) + values_of(1) + values_of(2)}
-
-
-def test_rows_stay_while_any_task_of_their_job_writes(tmp_path: Path, jobs: Jobs) -> None:
-    two_days_ago = time.time() - 2 * 86_400
-
-    def age() -> None:
-        for path in (tmp_path / ".staging").glob("task-*/**"):
-            for each in (path, *path.iterdir()):
-                os.utime(each, (two_days_ago, two_days_ago))
-
-    staged(jobs, "dead", 0, [b"never"])
-    early = staged(jobs, "aa", 0, [b"early"])
-    age()
-    late = staged(jobs, "aa", 0, [b"late"])
-    assert jobs.commit("a", "bb", "orders", 0, None, 0, [staged(jobs, "bb", 0, [b"other"])])
-    assert {name.rpartition("-")[0] for name in litter(tmp_path)} == {"task-a.aa"}
-    assert jobs.commit("a", "aa", "orders", 0, None, 0, [early, late])
-    assert contents(tmp_path) == {"a.orders": [b"other", b"early", b"late"]}
 
 
 def test_a_part_that_is_sent_again_is_not_written_again(tmp_path: Path) -> None:
@@ -289,29 +270,6 @@ def test_a_decided_job_whose_rows_were_lost_does_not_keep_the_hub_from_starting(
         assert again.commit("a", "02", "log", 0, "app", 7, files)
 
 
-@pytest.mark.parametrize("number", [1, 2**40])
-def test_a_lost_list_of_numbers_stops_no_job(tmp_path: Path, jobs: Jobs, number: int) -> None:
-    """Its error says to move it away. A number that was committed before is dropped as always."""
-    for each in (3, 5):
-        assert jobs.commit("a", f"0{each}", "log", 0, "app", each, [staged(jobs, f"0{each}", 0, [b"%d" % each])])
-    (tmp_path / ".staging" / "done.json").unlink()
-    for each, is_new in ((5, False), (number, number > 5), (6, number < 5)):
-        again = jobs.commit("a", f"1{each:x}", "log", 0, "app", each, [staged(jobs, f"1{each:x}", 0, [b"%d" % each])])
-        assert again or not is_new
-    assert contents(tmp_path) == {"a.log": [b"3", b"5", b"6" if number < 5 else b"%d" % number]}
-    assert litter(tmp_path) == []
-
-
-def test_no_job_is_dropped_after_the_clock_was_set_back(
-    tmp_path: Path, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert jobs.commit("a", "01", "log", 0, None, 0, [])  # has a number, and no batch in a journal
-    monkeypatch.setattr("shard.committing.time.time_ns", lambda: 1)
-    for job in ("02", "03"):
-        assert jobs.commit("a", job, "log", 0, None, 0, [staged(jobs, job, 0, [job.encode()])])
-    assert contents(tmp_path) == {"a.log": [b"02", b"03"]}
-
-
 def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path, jobs: Jobs) -> None:
     """Their numbers are times: each number of a caller would be below them, and its job dropped."""
     with pytest.raises(InvalidNameError, match="must not be 'spark-batch'"):
@@ -319,23 +277,6 @@ def test_the_name_that_counts_jobs_without_a_name_is_refused(tmp_path: Path, job
 
 
 # --- what a client sends wrong, and what is wrong with its journals: other clients do not notice
-
-
-@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 1])
-def test_a_number_that_the_list_of_numbers_cannot_have_is_refused(tmp_path: Path, number: int) -> None:
-    """It was recorded, and from then on no job of any client could read the list."""
-    with (
-        hub.Store(tmp_path) as store,
-        Server(store, "127.0.0.1:0") as server,
-        Client(server.address, client_id="a") as one,
-        Client(server.address, client_id="b") as two,
-    ):
-        bad, good = JobCalls(one), JobCalls(two)
-        with pytest.raises(InvalidMessageError, match=f"number must be 0 to {2**63 - 1}, got {number}"):
-            bad.commit("01", "log", 0, [staged(bad, "01", 0, [b"x"])], name="app", number=number)
-        assert good.commit("02", "log", 0, [staged(good, "02", 0, [b"x"])], name="app", number=2**63 - 1)
-        assert bad.commit("03", "log", 0, [staged(bad, "03", 0, [b"y"])], name="app", number=1)
-    assert contents(tmp_path) == {"a.log": [b"y"], "b.log": [b"x"]}
 
 
 def test_rows_that_are_no_messages_are_refused_before_the_decision(tmp_path: Path, jobs: Jobs) -> None:

@@ -19,8 +19,8 @@ from hub.naming import find_sources
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, LostName
 from tests.hub.support import at, fill
-from tests.sej.hooks import Worker, bounded
-from tests.sej.support import GOLDEN, overwrite, segment, write
+from tests.sej.hooks import Worker
+from tests.sej.support import GOLDEN, overwrite, segment
 from tests.ticks import next_tick
 
 
@@ -138,24 +138,6 @@ def test_retention_waits_for_a_merge_whose_vector_was_restored_or_removed(tmp_pa
         assert [message.offset for _, message in merged] == list(range(5 if restored else 0, 20))
 
 
-def test_a_commit_of_many_directories_keeps_each_place(tmp_path: Path) -> None:
-    for number in range(40):
-        fill(tmp_path / f"c{number}.j", [at(offset, offset * 40 + number) for offset in range(3)])
-    with hub.Merge(tmp_path, "r") as merge:
-        assert len(list(islice(merge, 100))) == 100
-        merge.commit()
-        due = {source.name: offset for source, offset in merge.offsets().items()}
-    assert sum(due.values()) == 100
-    assert {f"c{number}.j": sej.read_offset(tmp_path / f"c{number}.j", "r") for number in range(40)} == due
-    with hub.Merge(tmp_path, "r") as merge:
-        assert len(list(merge)) == 20
-        with sej.Offset(tmp_path / "c27.j", "r"), pytest.raises(sej.LockedError):
-            merge.commit()  # the file is the truth; this mirror follows at the next opening
-    with hub.Merge(tmp_path, "r") as merge:
-        assert list(merge) == []
-    assert sej.read_offset(tmp_path / "c27.j", "r") == 3
-
-
 def test_one_merge_a_name(tmp_path: Path) -> None:
     hub.Store(tmp_path).close()
     with hub.Merge(tmp_path, "r"), hub.Merge(tmp_path, "s"), pytest.raises(sej.LockedError):
@@ -213,21 +195,6 @@ def test_a_damaged_client_is_named_and_can_be_skipped(tmp_path: Path) -> None:
         assert list(merge.skipped) == [Source("b", "j")]
 
 
-def test_a_directory_that_the_disk_refuses_is_named(tmp_path: Path) -> None:
-    send(tmp_path, a=[1], b=[1], c=[1])
-    shutil.rmtree(tmp_path / "a.j" / "ofs")
-    (tmp_path / "a.j" / "ofs").write_text("")
-    with hub.Merge(tmp_path, "r") as merge:
-        with pytest.raises(hub.SourceError, match=r"a\.j"):
-            merge.read()
-        merge.skip(Source("a", "j"))
-        assert [source.client for source, _ in merge] == ["b", "c"]
-        merge.commit()
-    with hub.Merge(tmp_path, "r", on_error="skip") as merge:
-        assert list(merge) == []
-        assert [source.client for source in merge.skipped] == ["a"]
-
-
 def test_a_commit_keeps_returned_messages_of_a_client_that_was_left_out(tmp_path: Path) -> None:
     send(tmp_path, a=range(20), b=[50])
     for count, due in ((5, 5), (3, 8)):
@@ -256,35 +223,6 @@ def test_a_directory_that_was_recreated_under_a_merge_is_named(tmp_path: Path, c
             list(merge)
         merge.skip(Source("a", "j"))
         assert [message.offset for _, message in merge] == [1]
-
-
-def test_no_message_of_a_journal_that_replaced_another_is_returned(tmp_path: Path) -> None:
-    write(tmp_path / "a.j", [b"old"] * 5000, segment_bytes=2000)
-    with hub.Merge(tmp_path, "r") as merge:
-        assert len(merge.read(10)) == 10
-        shutil.rmtree(tmp_path / "a.j")
-        write(tmp_path / "a.j", [b"new"] * 5000, segment_bytes=2000)
-        found: list[bytes] = []
-        with pytest.raises(hub.SourceError, match=r"a\.j.*re-created"):
-            found.extend(message.value for _, message in merge)
-        assert b"new" not in found
-
-
-def test_what_a_slot_refused_is_returned_again(tmp_path: Path) -> None:
-    """Also where no identity tells the journals apart: the original's have none."""
-    send(tmp_path, a=range(10))
-    os.unlink(tmp_path / "a.j" / "id")
-    with hub.Merge(tmp_path, "r", on_error="skip") as merge:
-        assert len(list(merge)) == 10
-        shutil.copytree(tmp_path / "a.j", tmp_path / "copy")
-        os.rename(tmp_path / "a.j", tmp_path / "old")
-        os.rename(tmp_path / "copy", tmp_path / "a.j")
-        write(tmp_path / "a.j", [b"more"] * 5)
-        os.unlink(tmp_path / "a.j" / "id")
-        assert list(merge) == []
-        assert [source.client for source in merge.skipped] == ["a"]
-        merge.commit()
-    assert sej.read_offset(tmp_path / "a.j", "r") == 10
 
 
 @pytest.mark.parametrize("count", [5, 10, 15])
@@ -317,27 +255,6 @@ def test_a_place_in_the_old_journal_is_not_kept_for_the_new_one(tmp_path: Path) 
             merge.commit()
     with hub.Merge(tmp_path, "r") as merge:
         assert [message.offset for _, message in merge] == list(range(20))
-
-
-def test_a_directory_that_lost_messages_is_named(tmp_path: Path) -> None:
-    send(tmp_path, a=range(5), b=range(5))
-    with hub.Merge(tmp_path, "r") as merge:
-        list(merge)
-        merge.commit()
-    os.truncate(segment(tmp_path / "a.j", 0), 27 * 3)
-    with hub.Merge(tmp_path, "r") as merge, pytest.raises(hub.SourceError, match=r"a\.j"):
-        list(merge)
-
-
-def test_other_directories_are_ignored(tmp_path: Path) -> None:
-    send(tmp_path, a=[1])
-    for name in ("lost+found", "no-dot", "a.empty", ".workers"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "a.file").write_text("x")
-    with hub.Merge(tmp_path, "r") as merge:
-        assert merge.sources == []
-        assert len(list(merge)) == 1
-        assert merge.sources == [Source("a", "j")]
 
 
 # --- following
@@ -403,16 +320,6 @@ def test_many_directories_in_few_descriptors(tmp_path: Path) -> None:
                 most = max(most, len(os.listdir("/proc/self/fd")) - before)
         assert most <= 5 + 6  # the segments, the lock, and what listing itself takes
     assert [message.timestamp for _, message in found] == list(range(100 * count))
-
-
-def test_large_messages_of_many_directories_in_little_memory(tmp_path: Path) -> None:
-    size, count = 50_000, 50
-    for number in range(count):
-        small = [at(offset, offset, b"x") for offset in range(30)]
-        large = [at(offset, offset, bytes(size)) for offset in range(30, 38)]
-        fill(tmp_path / f"c{number:03d}.j", [*small, *large])
-    with bounded((1 << 21) + count * size * 3), hub.Merge(tmp_path, "r", memory_bytes=1 << 21) as merge:
-        assert sum(1 for _ in merge) == 38 * count
 
 
 # --- the original's hub

@@ -148,18 +148,6 @@ def test_a_reader_that_cannot_be_taken_everywhere_is_taken_nowhere(
     assert readers.held == 2
 
 
-def test_names_that_no_program_holds_take_no_memory(readers: Readers) -> None:
-    with pytest.raises(sej.JournalNotFoundError):
-        readers.hold("r", A, 30.0, [Place(Source("EWR", "nothing"))], take=True)
-    with pytest.raises(sej.LeaseLostError):
-        readers.hold("s", A, 30.0, place())
-    readers.hold("t", A, 30.0, place(), take=True)
-    readers.hold("t", A, 0.0, place())
-    with pytest.raises(ValueError, match="places must have at least 1 journal"):
-        readers.hold("u", A, 30.0, [], take=True)
-    assert readers._names == {}
-
-
 def test_where_a_reader_starts_and_how_it_is_reset(readers: Readers) -> None:
     assert readers.hold("r", A, 30.0, place(3), take=True) == [(3, False)]
     assert readers.hold("r", A, 30.0, place(6)) == [(6, True)]

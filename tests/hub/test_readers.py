@@ -20,7 +20,6 @@ import sej
 from hub.naming import Source
 from hub.wire import Client, Server
 from hub.wire import hub_pb2 as pb
-from hub.wire.frames import get_response, large_get_response
 from hub.wire.reading import PIECE_BYTES, Get, Reader
 from hub.wire.status import BusyError, TooLargeError
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW, unread
@@ -159,15 +158,6 @@ def test_an_answer_is_limited_whatever_is_requested(tmp_path: Path) -> None:
         assert len(everything(server.address, len(rows)).Messages) == 0
 
 
-def test_no_answer_of_tiny_messages_passes_the_message_limit(tmp_path: Path) -> None:
-    limit = 200_000  # in a reply a message without a value takes more than in a journal
-    fill(tmp_path / "a.j", [sej.Message(number, -1, 255, b"", b"") for number in range(20_000)])
-    with connected(tmp_path, "a", server={"max_message_bytes": limit}, max_message_bytes=limit) as (_, client):
-        assert len(client.get("j", 0, 2**32 - 1, max_bytes=2**63)) > 3000
-        follow = client.follow("j", 0, 2**32 - 1)
-        assert len(next(follow)) + len(next(follow)) > 3000
-
-
 def test_a_message_that_is_larger_than_an_answer_comes_alone(tmp_path: Path) -> None:
     rows = [large(0, 10), large(1, 3 << 20), large(2, 10), large(3, 80_000), large(4, 5)]
     fill(tmp_path / "a.j", rows)
@@ -196,15 +186,6 @@ def test_a_message_that_is_larger_than_the_hub_sends_is_named(tmp_path: Path) ->
                 with pytest.raises(TooLargeError, match=said):
                     list(attempt("j", 0 if attempt != client.get else 1, verify=verify))
             assert len(client.get("j", 2, verify=verify)) == 1
-
-
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 100_000, 1 << 21])
-def test_a_large_message_is_encoded_as_protobuf_does(size: int) -> None:
-    for message in (large(3, size), sej.Message(0, sej.NO_TIMESTAMP, 0, b"", bytes(size))):
-        whole = pb.GetResponse.FromString(large_get_response(message))
-        assert whole == pb.GetResponse.FromString(get_response([message]))
-        both = pb.GetResponse.FromString(large_get_response(message) + get_response(sample(2)))
-        assert len(both.Messages) == 3
 
 
 # --- callers that do not take their answers
@@ -323,12 +304,6 @@ def test_reads_beyond_the_limit_wait_for_their_turn(tmp_path: Path) -> None:
         assert sum(1 for _ in call) == 20
         assert chunks.result() == 20
         until(lambda: not server.service.waiting)
-
-
-def test_a_read_that_waits_ends_a_reader_that_does_not_continue(tmp_path: Path) -> None:
-    with hungry(tmp_path, stall_s=0.1, max_streams=1) as (server, client), unread_stream(server):
-        assert sum(1 for _ in client.read_encoded("j", 0)) == 20
-        assert server.service.answers.stalled == 1
 
 
 def test_stopping_does_not_wait_for_readers_that_wait(tmp_path: Path) -> None:

@@ -123,24 +123,6 @@ def test_wrong_columns_are_refused_before_anything_is_read(tmp_path: Path) -> No
         client.read_columns(JOURNAL, 0, columns=["size"])
 
 
-def test_a_machine_of_another_byte_order_reads_whole_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = messages(50)
-    fill(tmp_path / "a.j", written)
-    asked: list[object] = []
-
-    def answer(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
-        asked.append(request)
-        return rows_response(pieces, request)
-
-    monkeypatch.setattr(hub.wire.service, "rows_response", answer)
-    with connected(tmp_path, "a") as (_, client):
-        monkeypatch.setattr("hub.wire.client.bits_of", lambda names, since, until: 0)
-        assert decoded(client.read_columns(JOURNAL, 0, since=100)) == written
-    (request,) = asked
-    assert isinstance(request, pb.ReadRequest)
-    assert not (request.HasField("Since") or request.HasField("Until") or request.Columns)
-
-
 def test_a_large_value_is_in_memory_twice_at_most() -> None:
     message = sej.Message(7, 1, 2, b"key", bytes(8 << 20))
     tracemalloc.start()

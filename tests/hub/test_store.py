@@ -1,11 +1,9 @@
 """The store: idempotent, durable, refusing what does not belong, one lock a directory."""
 
 import errno
-import importlib.util
 import os
 import shutil
 import threading
-import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +14,6 @@ import hub
 import sej
 import shard
 from sej.system.disk import OS, File
-from sej.writing.writer import Writer
 from tests.crash.disk import CrashDisk
 from tests.hub.support import at, fill
 from tests.sej.hooks import HookedDisk, until
@@ -293,64 +290,6 @@ def test_concurrent_batches_of_one_directory_share_syncs(tmp_path: Path) -> None
         assert store.end_offset("a", "j") == 9
 
 
-def test_clients_do_not_wait_for_one_another(tmp_path: Path) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        if verb == "sync" and file is not None and "slow.j" in file.path and file.path.endswith(".jnl"):
-            stuck.set()
-            assert go_on.wait(30)
-
-    with hub.Store(tmp_path, disk=HookedDisk(hook, OS)) as store, ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(store.put, "slow", "j", sample(1))
-        assert stuck.wait(30)
-        assert store.put("fast", "j", sample(3)) == 3  # returns while the other one's disk is stuck
-        assert not slow.done()
-        go_on.set()
-        assert slow.result() == 1
-
-
-def test_threads_put_the_same_messages(tmp_path: Path) -> None:
-    """As connections of one client that sends again and again: each message is stored once, in order."""
-    messages = sample(300)
-    with hub.Store(tmp_path) as store, ThreadPoolExecutor(6) as pool:
-
-        def send() -> None:
-            for first in range(0, 300, 10):
-                store.put(*JOURNAL, messages[first : first + 10])
-
-        for sent in [pool.submit(send) for _ in range(6)]:
-            sent.result()
-        assert store.get(*JOURNAL, 0) == messages
-        assert store.counters.messages == 300
-
-
-def test_a_journal_that_another_process_has_just_created(tmp_path: Path) -> None:
-    """The batch is compared with what is there, as if the journal had been there before."""
-    messages = sample(15)
-
-    class Late(hub.Store):
-        before_open: Callable[[], object] = staticmethod(lambda: None)
-
-        def open_writer(self, source: hub.Source, first_offset: int) -> Writer:
-            self.before_open()
-            return super().open_writer(source, first_offset)
-
-    def create() -> None:
-        with sej.Writer(tmp_path / "a.j") as writer:
-            writer.append_messages(messages[:10])
-
-    with Late(tmp_path) as store:
-        store.before_open = create
-        assert store.put(*JOURNAL, messages[5:]) == 15
-        assert store.get(*JOURNAL, 0) == messages
-    (tmp_path / "a.j").rename(tmp_path / "kept")
-    with Late(tmp_path) as store:
-        store.before_open = create
-        with pytest.raises(hub.GapError, match="messages 10 to 11 are missing"):
-            store.put(*JOURNAL, messages[12:])
-
-
 # --- disks that fail
 
 
@@ -483,20 +422,6 @@ def test_a_directory_that_the_disk_refuses_does_not_affect_others(tmp_path: Path
     done = hub.clean(tmp_path, max_bytes=0)
     assert isinstance(done[hub.Source("a", "j")], sej.SejError)
     assert len(done[hub.Source("b", "j")]) > 5
-
-
-def test_single_messages_by_time(tmp_path: Path) -> None:
-    with hub.Store(tmp_path) as store:
-        for offset in range(3):
-            store.put("a", "j", [at(offset, offset)])
-        assert [message.offset for message in store.get("a", "j", 0, max_bytes=1)] == [0]
-
-
-def test_public_names_are_no_modules() -> None:
-    """A module with the name of a public object would replace it as soon as it is imported."""
-    for name in hub.__all__:
-        assert not isinstance(getattr(hub, name), types.ModuleType)
-        assert importlib.util.find_spec(f"hub.{name}") is None
 
 
 def test_a_relative_root_means_the_directory_of_the_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

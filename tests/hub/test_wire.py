@@ -5,17 +5,14 @@ import errno
 import hashlib
 import itertools
 import os
-import random
 import re
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -30,18 +27,16 @@ import sej
 from hub.certificates import absolute_address
 from hub.page.serving import PageServer
 from hub.tokens import Grant, hash_token
-from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, frames, make_token
+from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Guard, Refusals
+from hub.wire.access import Guard
 from hub.wire.frames import (
     copy_request,
-    open_copy_request,
     open_read_response,
     open_stage_request,
     stage_request,
 )
 from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
-from sej.system.checksum import crc32c
 from sej.system.disk import OS, File
 from sej.system.locks import Lock
 from tests.cli.inside import inside
@@ -50,7 +45,6 @@ from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
 from tests.sej.hooks import HookedDisk, Worker
 from tests.sej.support import overwrite, packed, sample, segments
-from tests.ticks import next_tick
 
 ROOT = Path(__file__).parent.parent.parent
 EDGES = [
@@ -189,45 +183,12 @@ def test_the_list_of_journals_has_their_offsets(tmp_path: Path) -> None:
         assert client.journals("client-b") == [second]
 
 
-@pytest.mark.parametrize("is_open", [True, False])
-@pytest.mark.parametrize("looked", ["first_offset", "end_offset"])
-def test_a_journal_that_is_removed_meanwhile_is_not_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked: str, *, is_open: bool
-) -> None:
-    with connected(tmp_path) as (store, _):
-        store.put("client-a", "gone", sample(5))
-        store.put("client-b", "j", sample(5))
-    look = getattr(hub.Store, looked)
-
-    def then_remove(self: hub.Store, *source: str) -> Any:
-        found = look(self, *source)
-        shutil.rmtree(tmp_path / "client-a.gone", ignore_errors=True)
-        return found
-
-    monkeypatch.setattr(hub.Store, looked, then_remove)
-    with connected(tmp_path) as (store, client):
-        if is_open:
-            store.put("client-a", "gone", sample(6))
-        assert [journal.journal_dir for journal in client.journals()] == ["j"]
-
-
 def test_a_journal_with_a_foreign_file_is_named(tmp_path: Path) -> None:
     with connected(tmp_path) as (store, client):
         store.put("client-b", "j", sample(5))
         (tmp_path / "client-a.odd" / "jnl").mkdir(parents=True)
         os.mkfifo(tmp_path / "client-a.odd" / "jnl" / f"{0:016x}.jnl")
         with pytest.raises(hub.UnavailableError, match=r"client-a\.odd: this is a FIFO"):
-            client.journals()
-        assert [journal.journal_dir for journal in client.journals("client-b")] == ["j"]
-
-
-def test_a_journal_with_a_damaged_identity_is_named(tmp_path: Path) -> None:
-    """Without an identity, a sink that knows it by its identity would take all its messages again."""
-    with connected(tmp_path) as (store, client):
-        store.put("client-a", "damaged", sample(5))
-        store.put("client-b", "j", sample(5))
-        (tmp_path / "client-a.damaged" / "id").write_bytes(b"damaged")
-        with pytest.raises(sej.CorruptionError, match=r"client-a\.damaged: this is not the identity"):
             client.journals()
         assert [journal.journal_dir for journal in client.journals("client-b")] == ["j"]
 
@@ -506,91 +467,6 @@ def test_a_refused_token_is_logged_with_the_peers_address(
         assert server.counts().refusals == {"access": 20}
 
 
-def test_refused_calls_are_logged_once_a_minute_for_each_address(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("hub.wire.access.time", SimpleNamespace(monotonic=lambda: now))
-    refusals = Refusals()
-    for port in range(3000):
-        refusals.log(f"ipv4:10.0.0.1:{port}", "unknown token")
-    refusals.log("ipv6:%5B::1%5D:80", "unknown token")
-    assert [record.getMessage() for record in caplog.records] == [
-        "refused ipv4:10.0.0.1:0: unknown token",
-        "refused ipv6:[::1]:80: unknown token",
-    ]
-    caplog.clear()
-    now += 60
-    refusals.log("ipv4:10.0.0.1:1", "expired")
-    assert [record.getMessage() for record in caplog.records] == ["refused ipv4:10.0.0.1:1: expired"]
-    caplog.clear()
-    now += 60
-    for number in range(5000):
-        refusals.log(f"ipv6:%5B::{number:x}%5D:80", "unknown token")
-    assert len(caplog.records) == 256
-
-
-def test_a_first_request_may_bring_the_names_alone(tmp_path: Path) -> None:
-    names, others, messages = (
-        request.SerializeToString()
-        for request in (
-            pb.CopyRequest(ClientID="a", JournalDir="j", Create=True),
-            pb.CopyRequest(ClientID="a", JournalDir="k"),
-            pb.CopyRequest(Encoded=packed(sample(2))),
-        )
-    )
-    with serving(tmp_path) as (store, server):
-        assert copied(server.address, [names, messages])[-1] == 2
-        with refused_with(grpc.StatusCode.FAILED_PRECONDITION):
-            copied(server.address, [others, messages])
-        assert store.sources() == [hub.Source("a", "j")]
-
-
-def test_offsets_beyond_the_largest_one_are_refused(tmp_path: Path) -> None:
-    with connected(tmp_path) as (_, client):
-        client.put("j", sample(2))
-        for attempt in (
-            lambda: client.get("j", 2**63),
-            lambda: list(client.read_encoded("j", 2**63)),
-            lambda: list(client.follow("j", 2**63)),
-        ):
-            with pytest.raises(sej.InvalidMessageError):
-                attempt()
-
-
-@pytest.mark.torture
-def test_hundreds_of_concurrent_clients(tmp_path: Path, torture_s: float) -> None:
-    """For long: a thousand, each with a connection of its own, that put again and again; some messages twice."""
-    many = torture_s >= 10
-    count, messages, rng = 1000 if many else 300, sample(300), random.Random(5)
-    deadline = time.monotonic() + torture_s
-    with (
-        hub.Store(tmp_path, max_open=30) as store,
-        Server(store, "127.0.0.1:0") as server,
-        contextlib.ExitStack() as stack,
-    ):
-        clients = [
-            stack.enter_context(
-                Client(server.address, client_id=f"c{number}", keepalive_s=20 + many * number / 1000, timeout_s=120)
-            )
-            for number in range(count)
-        ]
-        ends = dict.fromkeys(clients, 0)
-
-        def put(client: Client) -> None:
-            first, ends[client] = max(ends[client] - 1, 0), ends[client] + 3
-            assert client.put("j", messages[first : ends[client]]) == ends[client]
-
-        with ThreadPoolExecutor(200 if many else 50) as pool:
-            list(pool.map(put, clients))
-            while many and time.monotonic() < deadline and max(ends.values()) + 3 <= len(messages):
-                list(pool.map(put, rng.sample(clients, count)))
-        assert len(store.sources()) == count
-        assert store.open_writers <= 30
-        for client in clients if many else clients[277:278]:
-            assert store.get(client.client_id, "j", 0) == messages[: ends[client]]
-
-
 def test_more_streams_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
     with connected(tmp_path, server={"max_followers": 1}) as (store, client):
         store.put("client-a", "j", sample(1))
@@ -702,20 +578,6 @@ def test_the_file_of_tokens_is_read_again(tmp_path: Path) -> None:
     assert hashlib.sha256(second.encode()).hexdigest() == hash_token(second)
 
 
-def test_a_token_that_was_replaced_in_place_with_the_time_of_the_old_one_is_refused(tmp_path: Path) -> None:
-    """As a copy does that keeps times: only the time of the last change differs."""
-    first, second = make_token(), make_token()
-    path = tmp_path / "tokens"
-    path.write_text(f"{hash_token(first)} write a\n")
-    tokens, before = Tokens(path), path.stat()
-    next_tick(path)
-    path.write_text(f"{hash_token(second)} write a\n")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert tokens.grant(second, 0.0).role == "write"
-    with pytest.raises(hub.AccessError, match="unknown token"):
-        tokens.grant(first, 0.0)
-
-
 @pytest.mark.parametrize(
     "line",
     ["x", "00 write a", "g" * 64 + " write a", "0" * 64 + " write a*", "0" * 64 + " admin a",
@@ -776,30 +638,6 @@ def test_files_that_are_not_certificates_are_named_early(tmp_path: Path) -> None
     for token in ("tok\N{LATIN SMALL LETTER E WITH ACUTE}n", "two\nlines"):
         with pytest.raises(ValueError, match="ASCII"):
             Client("127.0.0.1:1", token=token)
-
-
-def test_certificates_may_be_text(tmp_path: Path) -> None:
-    def text(name: str) -> str:
-        return (CERTIFICATES / name).read_text()
-
-    tls = ServerTLS(text("server.pem"), text("server.key"), text("ca.pem"))
-    mine = ClientTLS(text("ca.pem"), text("client-a.pem"), text("client-a.key"))
-    with connected(tmp_path, server={"tls": tls}, tls=mine) as (_, client):
-        assert client.put("j", sample(1)) == 1
-    broken = text("ca.pem").replace("A", "!")
-    with pytest.raises(ValueError, match="the PEM text: expected certificates in PEM") as caught:
-        ClientTLS(broken).pem()
-    assert broken not in str(caught.value)
-    with pytest.raises(ValueError, match="the PEM text and the PEM text: expected a certificate and its own private"):
-        ClientTLS(None, text("client-a.pem"), text("server.key")).pem()
-
-
-def test_a_key_that_grpc_takes_is_not_refused_for_its_size(tmp_path: Path) -> None:
-    small = CERTIFICATES / "small.pem"
-    tls = ServerTLS(small, CERTIFICATES / "small.key", client_ca=small)
-    mine = ClientTLS(small, small, CERTIFICATES / "small.key")
-    with connected(tmp_path, "localhost", server={"tls": tls}, tls=mine) as (_, client):
-        assert client.put("j", sample(3)) == 3
 
 
 @pytest.mark.parametrize(
@@ -1014,25 +852,6 @@ def test_a_second_command_does_not_serve_the_root(tmp_path: Path, monkeypatch: p
 # --- bytes
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 100_000])
-def test_copy_requests_are_protobuf(size: int) -> None:
-    data = os.urandom(size)
-    first, later = copy_request(data, "client", "journal"), copy_request(data)
-    head = pb.CopyRequest(ClientID="client", JournalDir="journal", Checksum=crc32c(data))
-    assert pb.CopyRequest.FromString(first) == pb.CopyRequest(
-        ClientID="client", JournalDir="journal", Encoded=data, Checksum=head.Checksum
-    )
-    assert pb.CopyRequest.FromString(later) == pb.CopyRequest(Encoded=data, Checksum=head.Checksum)
-    assert open_copy_request(first) == (head, data)
-    assert open_copy_request(copy_request(data, "client", "journal", create=True))[0].Create
-    assert open_copy_request(later) == (pb.CopyRequest(Checksum=head.Checksum), data)
-    with pytest.raises(sej.InvalidMessageError):
-        open_copy_request(later[:-1] if size else b"\x1a\x05")
-    if size:
-        with pytest.raises(hub.UnavailableError, match="changed on the way"):
-            open_copy_request(first[:-1] + bytes((first[-1] ^ 1,)))
-
-
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.binary(max_size=12), st.data())
 def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more: bytes, drawn: st.DataObject) -> None:
     head = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position)
@@ -1072,92 +891,10 @@ MESSAGES = st.builds(lambda key, value: sej.Message(3, 1, 0, bytes(key), bytes(v
 ODD: list[Any] = [None, (0, 0, 0, b"", b"")]
 
 
-@given(
-    items=st.lists(MESSAGES | st.sampled_from(ODD), max_size=12),
-    most_bytes=st.integers(1, 900),
-    most_messages=st.integers(1, 5),
-    ends_badly=st.booleans(),
-)
-def test_requests_have_as_many_messages_as_fit(
-    items: list[Any], most_bytes: int, most_messages: int, ends_badly: bool
-) -> None:
-    taken = 0
-
-    def source() -> Iterator[Any]:
-        nonlocal taken
-        for item in items:
-            taken += 1
-            yield item
-        if ends_badly:
-            raise ZeroDivisionError
-
-    good = list(itertools.takewhile(lambda item: isinstance(item, sej.Message), items))
-    found: list[list[sej.Message]] = []
-    with contextlib.ExitStack() as stack:
-        if len(good) < len(items) or ends_badly:
-            stack.enter_context(pytest.raises((TypeError, ZeroDivisionError)))
-        for batch in frames.batches(source(), most_bytes=most_bytes, most_messages=most_messages):
-            found.append(batch)
-            assert taken <= sum(map(len, found)) + 1
-    sent = [message for messages in found for message in messages]
-    assert sent == good[: len(sent)]
-    assert sent == good or len(good) < len(items) or ends_badly
-    for messages in found:
-        assert len(messages) <= most_messages
-        assert len(messages) == 1 or weigh(messages) <= most_bytes
-    for messages, later in itertools.pairwise(found):
-        assert len(messages) == most_messages or weigh([*messages, later[0]]) > most_bytes
-
-
-def weigh(messages: list[sej.Message]) -> int:
-    return sum(26 + len(each.key) + len(each.value) for each in messages)
-
-
-@pytest.mark.parametrize("messages", ["text", b"text", None, sej.Message(0, 0, 0, b"", b""), [b"value"]])
-def test_what_is_not_messages_is_refused_before_it_is_sent(messages: Any) -> None:
-    with Client("127.0.0.1:1", client_id="c") as client:
-        with pytest.raises(TypeError, match=r"must be (an iterable of|a) sej\.Message, got"):
-            client.put("j", messages)
-        with pytest.raises(TypeError, match="journal_dir must be str, got None"):
-            client.put(None, [])  # type: ignore[arg-type]
-
-
-def longer(number: int, more: int) -> bytes:
-    """A number of less than 128 in more bytes than it needs."""
-    return bytes((number | 0x80,)) + b"\x80" * (more - 1) + b"\0"
-
-
-@pytest.mark.parametrize("more", [1, 3, 4, 5, 8, 9])
-def test_what_protobuf_says_of_numbers_in_too_many_bytes_holds(more: int) -> None:
-    for data in (b"\x1a" + longer(3, more) + b"abc", longer(26, more) + b"\x03abc"):
-        try:
-            expected = pb.CopyRequest.FromString(data).Encoded
-        except ProtobufDecodeError:
-            with pytest.raises(sej.InvalidMessageError):
-                open_copy_request(data)
-        else:
-            assert open_copy_request(data)[1] == expected
-
-
 def test_the_generated_files_are_current() -> None:
     from tools.protos import stale
 
     assert stale() == []
-
-
-def test_a_directory_that_is_not_a_journal_is_named(tmp_path: Path) -> None:
-    with connected(tmp_path) as (_, client):
-        (tmp_path / "client-a.file").write_bytes(b"")
-        (tmp_path / "client-a.folder").mkdir()
-        (tmp_path / "client-a.folder" / "notes").write_bytes(b"")
-        for name in ("file", "folder"):
-            with pytest.raises(sej.JournalNotFoundError, match=r"this is a file|no jnl/"):
-                client.get(name, 0)
-            with pytest.raises(DirectoryUnavailableError, match=r"this is a file|no jnl/"):
-                client.put(name, sample(1))
-        (tmp_path / "client-a.odd" / "jnl" / f"{0:016x}.jnl").mkdir(parents=True)
-        with pytest.raises(DirectoryUnavailableError, match="directory"):
-            client.put("odd", sample(1))
 
 
 def test_a_connection_over_a_slow_line(tmp_path: Path) -> None:
