@@ -108,40 +108,6 @@ def test_one_reader_of_a_name(journal: Path) -> None:
         first.commit({"journal": 3})
 
 
-def reads_further(path: Path, reader: str) -> None:
-    """Another process appends two messages, and a third one reads them under this name."""
-    fill(path, 2, first=sej.Journal(path).end_offset)
-    with pipeline.follow(path, reader=reader, timeout=0.0) as stream:
-        for _, offsets in stream:
-            stream.commit(offsets)
-
-
-def test_a_journal_that_was_read_further_since_the_poll(shards: Path) -> None:
-    second = shards / "orders.2.001"
-    with pipeline.follow(shards, reader="copy", columns=["shard", "offset"], batch_rows=1, timeout=0.0) as stream:
-        assert next(stream).batch["shard"].unique().to_pylist() == [0], "the second journal was only polled"
-        reads_further(second, "copy")
-        rest = [row["shard"] for batch, _ in stream for row in batch.to_pylist()]
-    assert sorted(set(rest)) == [2, 3]
-
-
-def test_a_journal_on_a_hub_that_was_read_further_since_the_poll(hub_root: Path) -> None:
-    names = sorted(path.name for path in hub_root.iterdir() if (path / "jnl").is_dir())
-    known = dict.fromkeys(names, 0)
-    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
-        stream = pipeline.follow(
-            None, hub=server.address, columns=["offset"], batch_rows=1, timeout=0.0,
-            known=lambda follower: known[follower.origin.name],
-        )  # fmt: skip
-        with stream:
-            assert list(next(stream).offsets) == names[:1], "the last journal was only listed"
-            client, _, journal = names[-1].partition(".")
-            end = store.end_offset(client, journal)
-            store.put(client, journal, [sej.Message(end, BASE_NS, 0, b"", b"late")])
-            known[names[-1]] = end + 1
-            assert sum(batch.num_rows for batch, _ in stream) == 6 + 3 + 5, "all but the last journal"
-
-
 def test_good_rows_come_before_the_error(tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "j", segment_bytes=1 << 16) as writer:
         for _ in range(20):

@@ -32,18 +32,6 @@ def test_bytes_stay_below_the_limit_or_one_message_comes_alone(
     assert count <= 1 or sum(size[name] * (found[name] - starts[name]) for name in rows) <= limit
 
 
-def test_many_large_messages_come_one_by_one() -> None:
-    starts = {f"d{number}": 0 for number in range(100)}
-    ends = dict.fromkeys(starts, 1)
-    batches = 0
-    while starts != ends:
-        before = sum(starts.values())
-        starts = by_bytes(starts, ends, 1 << 20, {name: 10_000_000 * (ends[name] - starts[name]) for name in ends})
-        assert sum(starts.values()) == before + 1
-        batches += 1
-    assert batches == 100
-
-
 def test_a_small_backlog_is_not_starved_by_endless_ones() -> None:
     starts = dict.fromkeys("abc", 0)
     batches = 0

@@ -203,20 +203,6 @@ def test_a_stream_that_need_not_fail_continues_whatever_is_left_of_a_journal(tre
     assert planned(stream, end, stream.latestOffset(end, ALL)) == [("orders.1.000", 0, 2)]
 
 
-def test_a_run_over_what_is_there_passes_damage_that_may_be_skipped(tree: Path) -> None:
-    shutil.rmtree(tree / "orders.1.000" / "idx")  # which would say where it ends
-    with (tree / "orders.1.000" / "jnl" / f"{0:016x}.jnl").open("r+b") as file:
-        damaged = file.read().index(b"v-2")
-        file.seek(damaged - 30)
-        file.write(b"\xff" * 8)
-    stream = reader(tree, onCorruption="skip")
-    stream.prepareForTriggerAvailableNow()
-    start = stream.initialOffset()
-    assert planned(stream, start, stream.latestOffset(start, ALL)) == [("orders.1.000", 0, 5), ("orders.1.001", 0, 5)]
-    with pytest.raises(sej.CorruptionError, match="position"):
-        reader(tree).prepareForTriggerAvailableNow()
-
-
 def test_a_stream_never_begins_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(sej.JournalNotFoundError):
         reader(tmp_path / "missing", failOnDataLoss="false").initialOffset()

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 import kestrel
 from kestrel import segmented
 from pipeline import Behind, Lag, OptionError
-from pipeline.formats.textqueue import TextQueueSource, TextRows, _append_once
+from pipeline.formats.textqueue import TextQueueSource, _append_once
 from pipeline.reading.rows import rows_of
 from sej.system.sealed import seal
 from tests.pipeline.conftest import fill
@@ -65,18 +65,6 @@ def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None
             assert [message.value for message in queue.messages(set(MessageStatus))] == ["a", "b"]
 
 
-def test_an_append_that_is_found_was_perhaps_not_synced_and_is_now(tmp_path: Path) -> None:
-    path, ledger = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.spark"
-    with TextQueue(path) as queue:
-        queue.append_many(["a", "b"])
-    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
-    ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
-    assert not (tmp_path / ".jobs.tq.durable").exists()
-    _append_once(str(path), "late", 0, ["a", "b"], keep=True)
-    assert path.read_bytes() == b"-a\n-b\n"
-    assert (tmp_path / ".jobs.tq.durable").read_bytes().startswith(b"%d 6 " % path.stat().st_ino), "it was synced"
-
-
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newline: bytes) -> None:
     path = tmp_path / "review.tq"
@@ -95,16 +83,6 @@ def test_a_row_that_cannot_be_written_does_not_stop_later_jobs(tmp_path: Path) -
         _append_once(str(path), "one", 0, ["a", "b\r\nc"], keep=True)
     _append_once(str(path), "other", 0, ["a"], keep=True)
     assert path.read_bytes() == b"-a\n"
-
-
-def test_a_link_to_a_text_queue_is_the_text_queue(tmp_path: Path) -> None:
-    path, link = tmp_path / "review.tq", tmp_path / "link.tq"
-    path.touch()
-    link.symlink_to(path)
-    for name in (path, link):
-        options = {"path": str(name), "txnAppId": "nightly", "txnVersion": "0"}
-        TextQueueSource(options).writer(StructType().add("value", "string"), False).commit([TextRows(["a"])])
-    assert path.read_text() == "-a\n"
 
 
 def test_only_a_regular_file_is_a_text_queue(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Random conditions with AND, OR and NOT: a query over a table finds the rows that it finds in memory."""
 
-import operator
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hub
 import pipeline
 import sej
-from hub.wire import Server
-from pipeline.reading.conditions import EPOCH
 from pipeline.tables.query import Query
 from tests.pipeline.conftest import BASE_NS
 from tests.sej.support import write
@@ -177,56 +172,3 @@ def test_the_argument_where_selects_the_same_rows(condition: tuple[Any, ...], ro
 def flat(condition: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Return the conditions that an AND joins."""
     return [*flat(condition[1]), *flat(condition[2])] if condition[0] == "and" else [condition]
-
-
-# --- times at the limits, and beyond them
-
-TIMES = [-(2**63) + 1, -US - 1, -1, 0, 1, BASE_NS, 2**63 - US, 2**63 - 1]
-DAYS = ["0001-01-01", "1677-09-21", "1970-01-01", "2262-04-11", "2262-04-12", "9999-12-31"]
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt, "<=": operator.le, "=": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def table_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., pipeline.Table]]:
-    """Return a function that makes a table of the oldest and newest times, from the disk or through a hub."""
-    path = tmp_path_factory.mktemp("hub")
-    with hub.Store(path) as store, Server(store, "127.0.0.1:0") as server:
-        store.put("a", "log", [sej.Message(at, time, 0, b"", b"") for at, time in enumerate(TIMES)])
-        yield lambda way, **more: pipeline.table(
-            path if way == "disk" else None, hub=None if way == "disk" else server.address, **more
-        )
-
-
-@pytest.mark.parametrize("way", ["disk", "hub"])
-@pytest.mark.parametrize("test", TESTS)
-@pytest.mark.parametrize("day", DAYS)
-def test_a_time_that_no_message_has(table_of: Callable[..., pipeline.Table], day: str, test: str, way: str) -> None:
-    """Programs write the year 9999 for "no end", but timestamps end in 2262."""
-    table, bound = table_of(way), datetime.fromisoformat(f"{day}T00:00:00+00:00")
-    us = (bound - EPOCH) // timedelta(microseconds=1)
-    wanted = sum(COMPARE[test](time // US, us) for time in TIMES)
-    assert table.scan().filter(COMPARE[test](pl.col("timestamp"), bound)).collect().height == wanted
-    with Query({"t": table}) as query:
-        found = query.run(f"SELECT count(*) AS n FROM t WHERE timestamp {test} '{day} 00:00:00+00'").read_all()
-    assert found.to_pylist() == [{"n": wanted}]
-    fulfil = [time for time in TIMES if COMPARE[test](time, us * US)]
-    found = table_of(way, where=[("timestamp_ns", test, day)], columns=["timestamp_ns"]).to_arrow()
-    assert found["timestamp_ns"].to_pylist() == fulfil
-    if test == "=":
-        found = table_of(way, where=[("timestamp_ns", "in", [day, TIMES[0]])]).to_arrow()
-        assert found.num_rows == len({*fulfil, TIMES[0]})
-    if test in (">=", "<"):
-        bounded = {"start" if test == ">=" else "end": day}
-        assert table_of(way, **bounded).count() == sum(COMPARE[test](time, us * US) for time in TIMES)
-
-
-@pytest.mark.parametrize("test", TESTS)
-@pytest.mark.parametrize("day", DAYS)
-def test_a_follower_compares_with_a_time_that_no_message_has(tmp_path: Path, day: str, test: str) -> None:
-    write(tmp_path, [b""] * len(TIMES), timestamp=TIMES)
-    ns = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - EPOCH) // timedelta(microseconds=1) * US
-    with pipeline.follow(tmp_path, where=[("timestamp_ns", test, day)], timeout=0.0) as stream:
-        found = [time for batch, _ in stream for time in batch.column("timestamp_ns").to_pylist()]
-    assert found == [time for time in TIMES if COMPARE[test](time, ns)]

@@ -1,7 +1,6 @@
 """Attempts to reach a hub, with a clock that the test moves."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,7 @@ import pipeline
 from hub.errors import UnavailableError
 from hub.wire.status import HandshakeError
 from pipeline import cli, connection
-from pipeline.connection import Line, Remote, Retry
-from pipeline.jobs import _Origin as Origin
+from pipeline.connection import Remote, Retry
 from pipeline.options import READ, WRITE, OptionError, parse
 
 
@@ -65,26 +63,6 @@ def test_waits_grow_to_ten_seconds_and_end_with_the_time(time: Time, caplog: pyt
     assert len(caplog.messages) < len(time.slept)  # one line in ten seconds
 
 
-def test_without_an_option_for_it_none_is_named(time: Time, caplog: pytest.LogCaptureFixture) -> None:
-    attempts = retry(for_s=10.0, setting="")
-    with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
-        never_reached(attempts)
-    assert ended.value.__notes__ == [f"{attempts.attempts + 1} attempts in 10 s"]
-    assert caplog.messages == ["down; attempt 1 failed, trying again for 10 s"]
-
-
-def test_an_attempt_that_takes_long_counts_from_its_start(time: Time) -> None:
-    attempts = retry(for_s=20.0)
-    attempts.trying()
-    time.now += 30
-    with pytest.raises(UnavailableError, match="down"):
-        attempts.wait(UnavailableError("down"))
-    attempts.reached()
-    time.now += 1000  # such as a stream that ran well
-    attempts.wait(UnavailableError("down"))
-    assert time.slept == [0.1]
-
-
 def test_a_hub_that_answers_again_starts_the_time_again(time: Time) -> None:
     attempts = retry(for_s=1.0)
     for _ in range(3):
@@ -99,30 +77,6 @@ def test_what_cannot_heal_is_not_repeated(time: Time) -> None:
     with pytest.raises(HandshakeError):
         retry().wait(HandshakeError("CERTIFICATE_VERIFY_FAILED"))
     assert time.slept == []
-
-
-def test_calls_that_a_person_waits_for_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job and a stream without an end wait longer, because they would have to begin again."""
-    used: list[Remote] = []
-
-    def no_hub(self: Line, question: object) -> None:
-        used.append(self._remote)
-        raise UnavailableError("down")
-
-    monkeypatch.setattr(Line, "ask", no_hub)
-    calls: list[tuple[float, Callable[[], object]]] = [
-        (20.0, lambda: pipeline.table("berlin", hub="h:1").count()),
-        (20.0, lambda: pipeline.table("berlin", hub="h:1").to_arrow()),
-        (20.0, lambda: pipeline.count("berlin", hub="h:1")),
-        (20.0, lambda: next(pipeline.follow("berlin", hub="h:1", timeout=0.0))),
-        (600.0, lambda: next(pipeline.follow("berlin", hub="h:1"))),
-        (20.0, Origin.of("berlin", "h:1", None, None).require_distinct),
-    ]
-    for retry_s, call in calls:
-        with pytest.raises(UnavailableError):
-            call()
-        assert (used[-1].retry_s, used[-1].retry_setting) == (retry_s, "")
-    assert Origin.of("berlin", "h:1", None, None).options["hubRetryFor"] == "600.0"
 
 
 def test_a_relative_address_means_the_directory_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

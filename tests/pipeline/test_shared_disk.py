@@ -21,7 +21,7 @@ from pipeline.formats.textqueue import TextQueueSource
 from pipeline.health import look
 from pipeline.jobs import _Origin as Origin
 from pipeline.options import READ, STREAM, WRITE, OptionError, parse
-from pipeline.paths import local_path, spark_path
+from pipeline.paths import local_path
 from pipeline.reading.stream import SejReader, SejStreamReader
 from pipeline.writing.sink import SejWriter
 from pipeline.writing.target import Target
@@ -211,25 +211,10 @@ def test_a_path_that_is_on_no_local_disk_is_refused(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "local"),
-    [("file:///srv/x", "/srv/x"), ("file:/srv/x", "/srv/x"), ("file:x", "x"), ("/srv/a:b", "/srv/a:b"), ("a:b", "a:b")],
-)
-def test_a_path_on_a_local_disk_keeps_its_name(given: str, local: str) -> None:
-    assert local_path(given) == local
-    assert spark_path(given) == os.path.abspath(local)
-
-
 def test_a_job_that_names_the_addresses_of_a_hub_in_another_order_is_the_same_job() -> None:
     """Otherwise `compact` and `dedupe` would not replace what they wrote."""
     first, second = (Origin.of("berlin", hub, None, None) for hub in ("a:1,b:2", ["b:2", "a:1"]))
     assert first.described == second.described != Origin.of("tokyo", "a:1,b:2", None, None).described
-
-
-def test_an_address_for_spark_is_kept() -> None:
-    assert spark_path("s3a://b/x/") == "s3a://b/x"
-    with pytest.raises(OptionError, match="pass it as text"):
-        spark_path(Path("s3a://b/x"))
 
 
 def test_a_directory_of_queues_that_the_driver_does_not_have_is_an_error(tmp_path: Path) -> None:

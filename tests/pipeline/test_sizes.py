@@ -7,21 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-import kestrel
 import sej
-from kestrel import segmented
-from pipeline.formats.rows import KestrelSource
-from pipeline.formats.textqueue import TextQueueSource
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Extent
 from pipeline.reading.planning import pack
 from pipeline.reading.task import TaskOptions, read
 from sej.writing.shared_writer import SharedWriter
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
-from textqueue import TextQueue
 
 WINDOWS = {
     "pipeline.reading.planning": ["PARTITION_BYTES_MIN", "PARTITION_BYTES_MAX"],
@@ -99,32 +92,3 @@ def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) 
 
 
 ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n + 1) for n in range(12)]
-
-
-def batches(source: DataSource) -> list[pa.RecordBatch]:
-    name = "value" if source.name() == "textqueue" else "data"
-    schema = StructType([StructField(name, StringType() if name == "value" else BinaryType())])
-    reader = source.reader(schema)
-    found: Any = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    return list(found)
-
-
-@pytest.mark.parametrize("kind", ["textqueue", "kestrel", "libkestrel"])
-def test_a_batch_of_large_items_is_not_as_large_as_all_of_them(kind: str, tmp_path: Path) -> None:
-    source: DataSource
-    if kind == "textqueue":
-        with TextQueue(tmp_path / "jobs.tq") as tq:
-            for item in ITEMS:
-                tq.append(item)
-        source = TextQueueSource({"path": str(tmp_path / "jobs.tq")})
-    else:
-        queue_of: Any = kestrel.Queue if kind == "kestrel" else segmented.Queue
-        with queue_of(tmp_path, "jobs") as queue:
-            for item in ITEMS:
-                queue.put(item)
-        source = KestrelSource({"path": str(tmp_path), "queue": "jobs"})
-    found = batches(source)
-    column = "value" if kind == "textqueue" else "data"
-    values = [value for batch in found for value in batch.column(column).to_pylist()]
-    assert [value.encode() if isinstance(value, str) else value for value in values] == ITEMS
-    assert max(batch.nbytes for batch in found) < 2_000_000 < sum(batch.nbytes for batch in found)

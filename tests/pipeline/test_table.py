@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ import pipeline
 import sej
 import textqueue
 from pipeline.tables import table as tables
-from pipeline.tables.where import Selection, Way
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.system.disk import OS
-from tests.pipeline.conftest import BASE_NS, fill
+from tests.pipeline.conftest import BASE_NS
 from tests.sej.support import overwrite, read_all, write
 
 COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
@@ -89,21 +87,6 @@ def test_a_message_without_a_time_has_none(tmp_path: Path) -> None:
     assert pipeline.table(tmp_path, end="2020-01-01").count() == 2, "as the command does"
 
 
-def test_many_parts_come_in_order(large: Path) -> None:
-    table = pipeline.table(large)
-    parts, _ = tables.Journals([str(large)], Way()).plan(Selection())
-    assert len(parts) > 5
-    assert rows_in(table) == rows_of(large)
-
-
-def test_every_read_sees_what_is_there_then(journal: Path) -> None:
-    table = pipeline.table(journal)
-    first = table.to_reader()
-    fill(journal, 5, first=100)
-    assert first.read_all().num_rows == 100
-    assert (table.count(), table.to_arrow().num_rows) == (105, 105)
-
-
 def test_an_empty_journal_and_no_rows(tmp_path: Path, journal: Path) -> None:
     sej.Writer(tmp_path / "empty").close()
     for table in (pipeline.table(tmp_path / "empty"), pipeline.table(journal, where="offset > 1000")):
@@ -150,19 +133,6 @@ def test_a_polars_frame_has_the_rows_of_arrow(tmp_path: Path, monkeypatch: pytes
     few = everything.filter(pl.col("offset") % 1000 == 39).sort("offset", descending=True).rechunk()
     assert few["value"].to_list() == [b"%d" % n * (n % 40) for n in (3039, 2039, 1039, 39)]
     assert everything.group_by("key").len().height == 20
-
-
-def test_a_stream_that_is_left_ends_its_threads(large: Path) -> None:
-    before = set(threading.enumerate())  # one that another test left may end meanwhile
-    batches = pipeline.table(large).to_batches()
-    next(batches)
-    batches.close()
-    assert set(threading.enumerate()) <= before
-    reader = pipeline.table(large).to_reader()
-    reader.read_next_batch()
-    reader.close()
-    del reader
-    assert set(threading.enumerate()) <= before
 
 
 def test_neither_spark_nor_java_is_needed(journal: Path) -> None:
@@ -362,53 +332,6 @@ def test_wrong_arguments_say_what_was_expected(journal: Path, hub_root: Path, tm
     assert "this is a file" in error(paths=tmp_path / "file")
     assert "matches none of 5 directories" in error(paths=hub_root, pattern="paris.*")
     assert "a path is passed twice" in error(paths=[journal, journal])
-
-
-def test_parts_are_read_in_order_whatever_their_speed() -> None:
-    gates = [threading.Event() for _ in range(20)]
-    gates[0].set()
-
-    def read(part: int) -> list[int]:
-        if part + 1 < len(gates):
-            gates[part + 1].set()
-        assert gates[part].wait(60)
-        return [part]
-
-    assert list(tables.in_order(range(20), read, 3)) == list(range(20))
-
-
-def test_a_read_that_is_dropped_by_one_of_its_own_threads_ends() -> None:
-    """Polars drops objects in whatever thread calls it next."""
-    left, ended = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
-
-    def read(part: int) -> list[int]:
-        if part == 2:
-            assert left.wait(60)
-            try:
-                rows.close()
-            except RuntimeError as error:
-                errors.append(error)
-            ended.set()
-        return [part]
-
-    rows = tables.in_order(range(5), read, 2)
-    assert next(rows) == 0
-    left.set()
-    assert ended.wait(60)
-    assert errors == [] and list(rows) == []
-
-
-def test_an_error_in_a_part_ends_the_read_after_the_parts_before_it() -> None:
-    def read(part: int) -> list[int]:
-        if part == 3:
-            raise OSError("gone")
-        return [part]
-
-    found: list[int] = []
-    with pytest.raises(OSError, match="gone"):
-        found.extend(tables.in_order(range(9), read, 2))
-    assert found == [0, 1, 2]
 
 
 def test_a_relative_path_means_the_directory_of_the_making(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

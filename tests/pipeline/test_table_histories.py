@@ -178,29 +178,6 @@ def test_a_table_is_what_a_scanner_reads(history: list[tuple[str, Any]], given: 
             assert some == chosen(skipped if strict is None else strict, given)
 
 
-@pytest.mark.parametrize("trailer", [False, True], ids=["head", "head and trailer"])
-@pytest.mark.parametrize("verify", [False, True])
-def test_two_damages_that_look_like_a_torn_tail(trailer: bool, verify: bool, tmp_path: Path) -> None:
-    """Only the index shows that later messages were there: each reader raises, or skips the same messages."""
-    with sej.Writer(tmp_path) as writer:
-        writer.append_many([b"message %02d" % n for n in range(20)])
-    sej.Journal(tmp_path).reindex()
-    (segment,) = (tmp_path / "jnl").iterdir()
-    data = bytearray(segment.read_bytes())
-    size = len(data) // 20
-    for position in (5 * size + 18, 18 * size + 18, *([6 * size - 1] if trailer else [])):
-        data[position] = 0x7F
-    segment.write_bytes(data)
-    assert scanned(tmp_path, verify=verify) is None
-    assert tabled(tmp_path, verify=verify) is None
-    assert sparked(tmp_path, verify=verify) is None
-    skipped = scanned(tmp_path, verify=verify, on_corruption="skip")
-    assert skipped is not None
-    assert len(skipped) == (0 if verify else 18)
-    assert tabled(tmp_path, verify=verify, on_corruption="skip") == skipped
-    assert sparked(tmp_path, verify=verify, on_corruption="skip") == skipped
-
-
 @pytest.mark.spark
 def test_spark_reads_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     history: list[tuple[str, Any]] = [

@@ -16,8 +16,6 @@ import sej
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from kestrel import segmented
-from pipeline.connection import Remote
-from pipeline.options import READ, parse
 from tests.cli.inside import inside
 from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES
@@ -106,12 +104,6 @@ def test_kestrel_queues_are_recognised(spool: Path, tmp_path: Path) -> None:
     assert pipeline.table(spool, where="add_time > '2020-01-01' AND queue = 'cars'").count() == 3
     with pytest.raises(sej.NotAJournalError):
         pipeline.table(spool / "jobs" / "nothing")
-
-
-def test_times_of_a_kestrel_queue_that_no_calendar_has(tmp_path: Path) -> None:
-    with kestrel.Queue(tmp_path, "cars") as cars:
-        cars.put(b"car", expiry=2**63 - 1)
-    assert pipeline.table(tmp_path / "cars").to_arrow()["expire_time"][0].as_py().year == 2262
 
 
 def test_sql_over_kestrel_queues(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,15 +254,6 @@ def test_count_through_a_hub_without_the_gaps(tmp_path: Path) -> None:
         assert pipeline.table("berlin", hub=server.address, where=f"offset >= {stop}").count() == 100 - stop
 
 
-def test_wrong_arguments_of_a_count_through_a_hub() -> None:
-    with pytest.raises(pipeline.OptionError, match="layout applies to a path"):
-        pipeline.count("berlin", hub="127.0.0.1:1", layout="hub")
-    with pytest.raises(pipeline.OptionError, match="pass its address as hub"):
-        pipeline.count("berlin", token="t")
-    with pytest.raises(TypeError, match="root"):
-        pipeline.count(None)
-
-
 def test_sql_over_a_hub(hub_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0") as server:
         query = "SELECT client, count(*) AS n FROM hub GROUP BY 1 ORDER BY 1"
@@ -279,25 +262,6 @@ def test_sql_over_a_hub(hub_root: Path, monkeypatch: pytest.MonkeyPatch) -> None
         query = "SELECT count(*) AS n FROM tokyo_orders_1 WHERE shard = 1"
         done = inside(monkeypatch, "sql", query, "tokyo.orders.1", "--hub", server.address, "--json")
         assert done.out == b'{"n": 6}\n'
-
-
-@pytest.mark.parametrize("command", [("sql", "SELECT 1", "x"), ("ship", "x", "delta:y"), ("spark", "count", "x")])
-def test_the_options_of_a_hub_are_checked_before_it_is_asked(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "token").write_text("t")
-    (tmp_path / "token").chmod(0o600)
-    alone = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"))
-    assert (alone.code, "are for a hub: pass its address with --hub" in alone.err) == (2, True)
-    plain = inside(monkeypatch, *command, "--token-file", str(tmp_path / "token"), "--hub", "10.0.0.1:1")
-    expected = "the token for 10.0.0.1:1 would cross the network in plain text; pass --ca, if the hub has TLS"
-    assert (plain.code, expected in plain.err) == (2, True)
-    with pytest.raises(pipeline.OptionError, match=r"in plain text; pass tls=ClientTLS\(\.\.\.\), if the hub has TLS"):
-        pipeline.table("x", hub="10.0.0.1:1", token="t")
-    remote = Remote.of(parse(READ, {"hub": "10.0.0.1:1", "hubToken": "t"}))
-    assert remote is not None
-    with pytest.raises(pipeline.OptionError, match="set the option hubCa, or hubTls to true, if the hub has TLS"):
-        remote.client()
 
 
 def test_gaps_and_damage_on_a_hub_are_those_of_the_disk(tmp_path: Path) -> None:
