@@ -142,18 +142,3 @@ def test_what_may_not_be_looked_into(tmp_path: FilePath) -> None:
         ("unreadable", "orders.1.000"),
         ("unreadable", "jnl"),
     ]
-
-
-def test_every_flipped_bit_of_a_record_is_named(tmp_path: FilePath) -> None:
-    path = shard.Path(tmp_path, "o", 1)
-    with shard.Writer(path) as writer:
-        for number in range(20):
-            writer.append(b"x", b"%d" % number)
-    record = tmp_path / ".shards" / "o.1"
-    sound = record.read_bytes()
-    for at in range(len(sound) - 1):
-        for bit in range(8):
-            record.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :])
-            assert kinds(tmp_path) == [("record", "o.1")], (at, bit)
-    record.write_bytes(b"fff\n" + sound)
-    assert kinds(tmp_path) == [("record", "o.1")]

@@ -70,12 +70,3 @@ def test_the_same_messages_make_the_same_bytes(case: tuple[shard.Path, dict[str,
     for name in expected["shards"]:
         mine = FilePath(again.root, name, "jnl", "0000000000000000.jnl").read_bytes()
         assert mine == FilePath(path.root, name, "jnl", "0000000000000000.jnl").read_bytes()
-
-
-def test_the_tree_is_continued(case: tuple[shard.Path, dict[str, Any]]) -> None:
-    path, expected = case
-    ends = {shard.Path.parse(f"{path.root}/{name}")[1]: len(rows) for name, rows in expected["shards"].items()}
-    with shard.Writer(path, route=fnv1a_32) as writer:
-        keys = [b"key-%d" % number for number in range(50)]
-        for index, span in writer.append_many([b"more"] * 50, keys).items():
-            assert span.start == ends.get(index, 0)

@@ -1,7 +1,6 @@
 """Names of shards: what is built parses back, and nothing else does."""
 
 import pickle
-import string
 from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import Any
@@ -85,18 +84,6 @@ def test_bad_arguments_are_named() -> None:
         shard.Path("root", "orders", 3).dir(8)
     with pytest.raises(AttributeError, match="cannot assign to field"):
         shard.Path("root", "orders", 3).bits = 4  # type: ignore[misc]
-
-
-LETTERS = string.ascii_letters + string.digits + "_-"
-
-
-@given(st.text(LETTERS, max_size=12), st.integers(0, 10), st.data())
-def test_a_built_name_parses_to_its_parts(prefix: str, bits: int, data: st.DataObject) -> None:
-    if not prefix and not bits:
-        return
-    path = shard.Path("r", prefix, bits)
-    index = data.draw(st.integers(0, path.count - 1))
-    assert shard.Path.parse(path.dir(index)) == (path, index)
 
 
 @given(st.text(max_size=14))

@@ -295,20 +295,3 @@ def test_an_invalid_readers_name_is_refused_before_anything_is_copied(source: sh
         shard.reshard(source, target, progress=lambda done, total: pytest.fail("something was copied"))
     odd.unlink()
     assert shard.reshard(source, target).messages == 1000
-
-
-def test_what_retention_takes_meanwhile_is_named(
-    source: shard.Path, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resharding, "_BATCH", 8)
-    first, last = (path for path in (source.dirs()[0], source.dirs()[-1]) if os.path.exists(path))
-    write(last, [b"x" * 50] * 100, segment_bytes=500)
-    target = shard.Path(tmp_path / "t", "orders", 1)
-
-    def take(done: int, total: int) -> None:
-        sej.Journal(last).clean(max_bytes=0)
-
-    with pytest.raises(sej.OffsetTooSmallError, match=r"message 0 was deleted; the first existing one is"):
-        shard.reshard(source, target, progress=take)
-    assert os.path.exists(first)
-    assert shard.reshard(source, target).messages == sum(1 for _ in shard.Scanner(source))

@@ -19,8 +19,6 @@ from shard.cli import app
 from tests.crash.disk import CrashDisk
 
 KEYS = [b"", *(b"key-%d" % number for number in range(999))]
-FNV_1A_32 = {b"": 0x811C9DC5, b"a": 0xE40C292C, b"b": 0xE70C2DE5, b"foobar": 0xBF9CF968}
-"""Published test vectors (Noll)."""
 GOLDEN = FilePath(__file__).parent.parent / "golden" / "sej" / "shard-orders-3" / "dir"
 
 
@@ -58,12 +56,6 @@ def shards_of(path: shard.Path) -> dict[bytes, set[int]]:
             for message in scanner:
                 found.setdefault(message.key, set()).add(index)
     return found
-
-
-def test_the_fold_of_published_vectors() -> None:
-    for key, value in FNV_1A_32.items():
-        for kind in (bytes, bytearray, memoryview):
-            assert routing.hash_of(kind(key), "fnv") == value >> 16 ^ value & 0xFFFF
 
 
 @given(st.lists(st.binary(max_size=127), max_size=30), st.integers(0, 10))
@@ -138,13 +130,6 @@ def shards_of_existing(path: shard.Path) -> dict[bytes, set[int]]:
     return found
 
 
-def test_opening_alone_decides_nothing(tmp_path: FilePath) -> None:
-    path = shard.Path(tmp_path, "o", 3)
-    shard.Writer(path).close()
-    with shard.Writer(path, route="fnv") as writer:
-        writer.append(b"v", b"alice")
-
-
 def test_a_torn_record_does_not_hide_the_route(tmp_path: FilePath) -> None:
     path = shard.Path(tmp_path, "o", 3)
     (tmp_path / ".shards").mkdir()
@@ -171,21 +156,6 @@ def fnv1a(key: bytes) -> int:
     for byte in key:
         found = (found ^ byte) * 0x01000193 % 2**32
     return found
-
-
-def test_damage_in_a_shard_does_not_hinder_the_others(tmp_path: FilePath) -> None:
-    path = foreign(tmp_path)
-    segment = FilePath(path.dir(0), "jnl", "0000000000000000.jnl")
-    segment.write_bytes(b"\xff" * 100)
-    with pytest.raises(shard.RouteError, match="route='fnv', which fits all of them"):
-        shard.Writer(path)
-
-
-def test_one_shard_has_no_route_to_remember(tmp_path: FilePath) -> None:
-    path = shard.Path(tmp_path, "orders")
-    for route in (None, "fnv", "xxh64"):
-        with shard.Writer(path, route) as writer:
-            assert writer.append(b"v", b"alice")[0] == 0
 
 
 def test_check_names_keys_in_two_shards(tmp_path: FilePath) -> None:

@@ -2,7 +2,6 @@
 
 import enum
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path as FilePath
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 import sej
 import shard
-from sej import codec
 from shard import routing
 from shard.routing import Hash
 from tests.sej.support import read_all
@@ -102,20 +100,6 @@ def test_a_batch_is_what_one_batch_a_shard_would_have_written(
 
 
 KEYS = [b"key-%d" % number for number in range(20)]
-
-
-@pytest.mark.parametrize("appender", [routing.APPENDER, routing.Appender], ids=["python", "chosen"])
-@pytest.mark.parametrize("trouble", ["not open", "under way", "forgotten", "not bytes"])
-def test_a_shard_with_something_else_to_do_is_left_to_the_owner(appender: type[routing.Appender], trouble: str) -> None:
-    index = routing.index_of(KEYS[0], 3)
-    buffer = codec.Buffer(5, lambda: None, threading.Lock())
-    direct = appender(3, "xxh64", lambda *_: (-1, -1), lambda: trouble == "under way")
-    if trouble != "not open":
-        direct.open(index, buffer)
-    if trouble == "forgotten":
-        direct.forget()
-    assert direct.append(b"v", bytearray(KEYS[0]) if trouble == "not bytes" else KEYS[0]) == (-1, -1)
-    assert buffer.offset == 5
 
 
 def test_every_kind_of_bytes_and_ints_is_appended(tmp_path: FilePath) -> None:

@@ -1,10 +1,8 @@
 """The sharded scanner: everything once, fairly, or by time; following what grows and appears."""
 
 import os
-import signal
 import threading
 from pathlib import Path as FilePath
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 import sej
 import shard
 from sej import codec
-from sej.system.disk import OsDisk, Status
 from tests.sej.hooks import Worker
 from tests.sej.support import overwrite, write
 
@@ -40,17 +37,6 @@ def test_every_message_once_in_order_within_its_shard(path: shard.Path) -> None:
         assert list(scanner) == []
     for index, messages in found.items():
         assert [message.offset for message in messages] == list(spans[index])
-
-
-def test_a_long_backlog_does_not_delay_other_shards(path: shard.Path) -> None:
-    fill(path, 0, [b"x"] * 50_000)
-    for index in (1, 2, 3):
-        fill(path, index, [b"x"] * 10)
-    with shard.Scanner(path) as scanner:
-        seen: list[int] = []
-        while len(seen) < 1000:
-            seen += [index for index, _ in scanner.read(2000)]
-    assert {1, 2, 3} <= set(seen)
 
 
 @given(st.lists(st.lists(st.integers(-5, 5), max_size=30), min_size=1, max_size=4), st.integers(1, 7))
@@ -217,35 +203,3 @@ def test_a_shard_that_is_never_empty_does_not_delay_the_others(path: shard.Path,
             if not waiting or number > 60_000:
                 break
     assert not waiting
-
-
-class SignallingDisk(OsDisk):
-    """Sends its process a signal in the middle of a read, if ``armed`` is set."""
-
-    __slots__ = ("armed",)
-
-    def __init__(self) -> None:
-        self.armed = False
-
-    def status(self, path: Any) -> Status | None:
-        if self.armed:
-            self.armed = False
-            signal.raise_signal(signal.SIGUSR1)
-        return super().status(path)
-
-
-@pytest.mark.parametrize("iterate", [False, True])
-def test_a_signal_handler_may_close_what_is_being_read(path: shard.Path, iterate: bool) -> None:
-    fill(path, 0, [b"a", b"b"])
-    disk = SignallingDisk()
-    before = len(os.listdir("/proc/self/fd"))
-    with shard.Scanner(path, timeout=None, disk=disk) as scanner:
-        previous = signal.signal(signal.SIGUSR1, lambda *_: scanner.close())
-        try:
-            assert len(scanner.read()) == 2
-            disk.armed = True
-            assert (list(scanner) if iterate else scanner.read()) == []
-        finally:
-            signal.signal(signal.SIGUSR1, previous)
-        assert scanner.closed
-        assert len(os.listdir("/proc/self/fd")) <= before + 3  # the process's one inotify instance and its bell

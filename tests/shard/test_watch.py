@@ -82,22 +82,6 @@ def test_a_bad_name_is_said_once_and_hides_nothing(tmp_path: FilePath) -> None:
         assert [found.index for found in watch.read(10)] == [7]
 
 
-def test_there_must_be_something_to_watch(tmp_path: FilePath) -> None:
-    with pytest.raises(sej.JournalNotFoundError):
-        shard.watch(tmp_path / "missing")
-
-
-def test_what_came_and_went_is_watched_no_more(tmp_path: FilePath) -> None:
-    with shard.watch(tmp_path) as new:
-        for _ in range(3):
-            (tmp_path / "passing").mkdir()
-            assert new.read() == []
-            assert len(new._arrivals._growing) == 1
-            (tmp_path / "passing").rmdir()
-            assert new.read() == []
-            assert not new._arrivals._growing
-
-
 def test_a_relative_root_means_the_directory_of_the_making(tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "elsewhere").mkdir()

@@ -18,7 +18,6 @@ import pytest
 import sej
 import shard
 from sej import codec
-from shard.claims import LiveWorker, WorkerRank
 from tests.sej.hooks import PATIENCE_S
 from tests.sej.support import read_all, write
 from tests.shard.worker_process import RECORD, VIOLATION
@@ -94,30 +93,6 @@ def test_a_shard_whose_lock_was_removed_is_left_to_its_new_holder(path: shard.Pa
     for other in others:
         assert (other.value, FilePath(other.path, "ofs", "w.tries").exists()) == (0, True)
         other.close()
-
-
-def test_a_shard_that_is_never_empty_does_not_delay_the_others(path: shard.Path) -> None:
-    """Neither messages that come into another shard, nor one that is to be tried again, nor a shard that is new."""
-    until = time.monotonic() + 60
-    seen: dict[int, int] = {0: 0, 1: 0, 2: 0}
-    worker = shard.Worker(path, "w", backoff_s=0.01)
-    with shard.Writer(path, route=lambda message: message.type) as writer:
-        writer.append_many([b"x"] * 2, type=[0, 1])
-
-        def handle(index: int, message: sej.Message) -> None:
-            seen[index] += 1
-            if index == 0:
-                writer.append(b"x", type=0)
-                if seen[0] == 100:  # the worker has already found the other shard empty
-                    writer.append_many([b"x"] * 2, type=[1, 2])
-            if index == 1 and seen[1] == 2:
-                raise RuntimeError("once more")
-            if (seen[1] >= 3 and seen[2]) or time.monotonic() > until:
-                worker.stop()
-
-        worker.run(handle)
-    assert seen[1] == 3
-    assert seen[2] == 1
 
 
 def test_a_shard_that_is_removed_is_named_and_the_others_go_on(path: shard.Path) -> None:
@@ -263,31 +238,7 @@ def test_a_shard_that_is_made_meanwhile_starts_at_its_first_message(path: shard.
     assert kept == [0]
 
 
-def test_a_worker_that_cannot_begin_leaves_signals_alone(path: shard.Path) -> None:
-    fill(path, 1)
-    (FilePath(path.root) / ".workers").write_text("in the way")
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(OSError):
-        shard.Worker(path, "w").run(lambda index, message: None)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 # --- who is alive
-
-
-def test_slots_count_the_living(tmp_path: FilePath) -> None:
-    slots = [LiveWorker(str(tmp_path), "w") for _ in range(3)]
-    assert [slot.rank() for slot in slots] == [WorkerRank(0, 3), WorkerRank(1, 3), WorkerRank(2, 3)]
-    slots[1].release()
-    assert slots[2].rank() == WorkerRank(1, 2)
-    assert LiveWorker(str(tmp_path), "w").rank() == WorkerRank(1, 3)
-
-
-@pytest.mark.parametrize(("shards", "workers"), [(8, 3), (64, 8), (2, 5), (0, 1), (1024, 7)])
-def test_shares_add_up_and_differ_by_one(shards: int, workers: int) -> None:
-    shares = [WorkerRank(rank, workers).share(shards) for rank in range(workers)]
-    assert sum(shares) == shards
-    assert max(shares) - min(shares) <= 1
 
 
 # --- groups of processes

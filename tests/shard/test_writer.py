@@ -2,10 +2,7 @@
 
 import errno
 import os
-import re
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -53,25 +50,6 @@ def test_messages_arrive_where_their_keys_belong(path: shard.Path) -> None:
             assert KEYS[message.type] == message.key
             assert message.timestamp == 100 + message.type
     assert sum(map(len, found.values())) == 80
-
-
-def test_no_key_is_the_empty_key(path: shard.Path) -> None:
-    with shard.Writer(path) as writer:
-        assert list(writer.append_many([b"a", b"b"])) == [writer.append(b"c")[0]] == [path.index(b"")]
-
-
-def test_one_shard_without_bits(tmp_path: FilePath) -> None:
-    path = shard.Path(tmp_path, "orders", 0)
-    with shard.Writer(path) as writer:
-        assert writer.append_many([b"a", b"b"], [b"x", b"y"]) == {0: range(2)}
-    assert (tmp_path / "orders" / "jnl").is_dir()
-
-
-def test_shards_are_made_when_they_are_needed(path: shard.Path) -> None:
-    with shard.Writer(path) as writer:
-        assert not list(FilePath(path.root).glob("orders*"))
-        index, _ = writer.append(b"a", b"alice")
-    assert [entry.name for entry in FilePath(path.root).glob("orders*")] == [f"orders.3.{index:03x}"]
 
 
 @pytest.mark.parametrize("max_open", [1, 2, 7])
@@ -305,43 +283,6 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     ]
 
 
-@pytest.mark.parametrize("call", ["append", "append_many"])
-def test_a_message_whose_shard_was_opened_without_its_hash_stores_the_hash(
-    path: shard.Path, appender: Any, call: str
-) -> None:
-    key = KEYS[0]
-    with shard.Writer(path, "fnv") as writer:
-        writer.append_to(shard.index_of(key, path.bits, "fnv"), [sej.Message(0, 1, 0, key, b"copied")])
-        writer.append(b"v", key) if call == "append" else writer.append_many([b"v"], [key])
-    with pytest.raises(shard.RouteError, match="route must be 'fnv', by which this sharded journal was written"):
-        shard.Writer(path, "xxh64")
-
-
-def test_no_append_comes_after_the_end(path: shard.Path, appender: Any) -> None:
-    writer = shard.Writer(path)
-    append = writer.append
-    append(b"v", KEYS[0])
-    with writer._life.mutex, pytest.raises(sej.LockedError, match="under way"):
-        append(b"v", KEYS[0])  # as a signal handler that interrupts another call of this writer
-    append(b"v", KEYS[0])
-    answer, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            append(b"v", KEYS[0])
-        except sej.ClosedError as error:
-            os.write(tell, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(answer, 1000).decode().startswith(f"{path.root}: the writer belongs to the parent process")
-    for fd in (answer, tell):
-        os.close(fd)
-    writer.close()
-    with pytest.raises(sej.ClosedError, match=f"^{re.escape(str(path.root))}: the writer is closed"):
-        append(b"v", KEYS[0])
-    assert sum(map(len, contents(path).values())) == 2
-
-
 class PausingDisk(HookedDisk):
     """Stops the call named by ``at`` until ``go_on`` is set."""
 
@@ -399,21 +340,6 @@ def test_what_comes_while_closing_is_refused_and_no_lock_is_left(path: shard.Pat
         another.append_many([b"v"] * len(KEYS), KEYS)
 
 
-def test_many_shards_close_at_the_interpreters_end(path: shard.Path) -> None:
-    """Where no thread can be started any more."""
-    program = (
-        "import atexit, shard, sys\n"
-        "writer = shard.Writer(shard.Path(sys.argv[1], 'orders', 3), durability='buffer')\n"
-        "atexit.register(lambda: print('closed', writer.close()))\n"
-        "writer.append_many([b'v'] * 40, [b'key-%d' % number for number in range(40)])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, path.root], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert (done.stdout, done.stderr) == ("closed None\n", "")
-    assert sum(map(len, contents(path).values())) == 40
-
-
 @pytest.mark.parametrize("max_open", [2, 100])
 def test_what_cannot_be_synced_in_the_background_is_named(path: shard.Path, max_open: int) -> None:
     disk, broken = FailingDisk(), path.index(KEYS[0])
@@ -449,36 +375,6 @@ def test_a_message_that_is_refused_makes_no_shard(path: shard.Path) -> None:
             with pytest.raises(sej.InvalidMessageError):
                 append()
     assert contents(path) == {}
-
-
-@pytest.mark.parametrize("call", ["close", "sync", "flush"])
-def test_in_the_middle_of_an_append_a_handler_is_refused(call: str, path: shard.Path) -> None:
-    armed: list[bool] = []
-    found: list[type[Exception]] = []
-
-    def handle(*_: object) -> None:
-        try:
-            getattr(writer, call)()
-        except sej.SejError as error:
-            found.append(type(error))
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        if verb == "write" and armed:
-            armed.clear()
-            signal.raise_signal(signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, handle)
-    try:
-        with shard.Writer(path, durability="buffer", disk=HookedDisk(hook)) as writer:
-            for key in KEYS:
-                writer.append(b"a", key)
-            armed.append(True)
-            writer.append(b"x" * 70_000, KEYS[0])
-            assert found == [sej.LockedError] and not writer.closed
-            writer.append(b"b", KEYS[0])
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert sum(map(len, contents(path).values())) == len(KEYS) + 2
 
 
 def test_a_relative_root_means_the_directory_of_the_opening(
