@@ -432,17 +432,11 @@ class TextQueue:
             groups.setdefault(id(source), (source, []))[1].append(message)
         for source, group in groups.values():
             places = [message.place for message in group]
-            control = CONTROL_OF[status]
             claims = [message.claim for message in group]
-            epoch = None if reason is not None or any(claims) else source.mark_all(places, control[0])
-            if epoch is not None:
-                for message, (position, raw, _) in zip(group, places, strict=True):
-                    message.moved_to(position, control + raw[1:], epoch)
-            else:
-                changes = [marking(source, raw, position, status, reason) for position, raw, _ in places]
-                done = source.edit_many(places, changes, f"mark {len(group)} messages as {status.name}", claims)
-                for message, place in zip(group, done, strict=True):
-                    message.moved_to(*place)
+            what = f"mark {len(group)} messages as {status.name}"
+            done = source.edit_many(places, marking(source, status, reason), what, claims if any(claims) else ())
+            for message, place in zip(group, done, strict=True):
+                message.moved_to(*place)
             source.delivered.forget_all([raw for _, raw, _ in places if raw[:1] == CONTROL_OF[MessageStatus.queued]])
 
     def archive(

@@ -340,7 +340,7 @@ class _World:
     def _is_looked_at(self) -> bool:
         """Let a worker look at what was saved; False: it cannot, because the file is open, so it would wait."""
         if self._unseen and self._reading is None and self._writing is None:
-            with self._workers[0]._inputs.found[0].source.file.session():
+            with self._workers[0]._inputs.found[0].source.file:
                 self._unseen = False
         return not self._unseen
 

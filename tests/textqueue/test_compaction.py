@@ -199,7 +199,7 @@ def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monke
             assert (claim := q.take())
             assert claim.give_back()
         lines, begin = ledger.lines, len(disk.trace)
-        with q._inputs.sources[0].file.session():
+        with q._inputs.sources[0].file:
             assert ledger.lines < lines, "it was compacted"
     states = 0
     for crash in disk.crash_states(since=begin):

@@ -104,12 +104,12 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
         assert sorted(one.holder or "" for one in found) == ["", claim.owner]
         for one in found:
             source, place = one.message.source, one.message.place
-            mark = marking(source, place.raw, place.position, MessageStatus.cleared)
+            mark = marking(source, MessageStatus.cleared)
             if one.holder is None:
-                source.edit_many([place], [mark], "mark it", free=True)
+                source.edit_many([place], mark, "mark it", free=True)
             else:
                 with pytest.raises(ClaimLostError, match="has claimed it"):
-                    source.edit_many([place], [mark], "mark it", free=True)
+                    source.edit_many([place], mark, "mark it", free=True)
         assert claim.done()
 
 

@@ -1,7 +1,7 @@
 """A user edits the file in every way that editors do, while a program has read its messages."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,10 @@ from sej.system.locks import end_file_lease
 from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, MessageStatus, TextQueue
-from textqueue.editing.queue_file import Edit, QueueFile, Session
-from textqueue.editing.source import Changes
+from textqueue.claims import claim as claiming
+from textqueue.editing import source
+from textqueue.editing.proof import Place
+from textqueue.editing.queue_file import QueueFile
 
 Save = Callable[[Path, bytes], None]
 
@@ -332,21 +334,21 @@ def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
     """A loaded machine may let an editor save between each look at the file and the write."""
     path, new, saves = tmp_path / "jobs.tq", tmp_path / ".new", 150
     path.write_bytes(b"-one\n")
-    begin, saved = QueueFile.begin, 0
+    begin, saved = QueueFile._begin, 0
 
-    def begin_late(queue: QueueFile, file: File) -> Session | None:
+    def begin_late(queue: QueueFile, file: File) -> bool:
         nonlocal saved
         new.write_bytes(path.read_bytes())
-        session = begin(queue, file)
+        begun = begin(queue, file)
         if saved < saves:
             saved += 1
             new.replace(path)
-        return session
+        return begun
 
     with TextQueue(path) as q:
         message = q.get_next()
         assert message is not None
-        monkeypatch.setattr(QueueFile, "begin", begin_late)
+        monkeypatch.setattr(QueueFile, "_begin", begin_late)
         if edit == "append":
             q.append("two")
         else:
@@ -363,24 +365,26 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
     """An editor empties the file and writes it again, after it has waited for the lease of the edit."""
     path, saves = tmp_path / "jobs.tq", 0
     path.write_bytes(b"-one\n")
-    commit = QueueFile.commit
+    real = source.put
 
-    def commit_in_a_save(queue: QueueFile, session: Session, change: Edit) -> bool:
+    def put_in_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
         nonlocal saves
         saves += 1
         if saves > 1:
-            return commit(queue, session, change)
+            return real(session, place, writes)
         end_file_lease(session.file)
+        session.alone = False
         with path.open("r+b") as file:
             file.truncate(0)
             try:
-                return commit(queue, session, change)
+                return real(session, place, writes)
             finally:
                 file.write(b"-one\n")
 
     with TextQueue(path) as q:
         claim = q.take() if edit == "end of a claim" else None
-        monkeypatch.setattr(QueueFile, "commit", commit_in_a_save)
+        monkeypatch.setattr(source, "put", put_in_a_save)
+        monkeypatch.setattr(claiming, "put", put_in_a_save)
         if claim is None:
             claim = q.take()
             assert claim is not None and claim.message.value == "one"
@@ -400,9 +404,9 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
     path = tmp_path / "jobs.tq"
     monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
     path.write_bytes(lined(b"-one\n-two\n-three\n-four\n"))
-    write, stale = Changes.write, b""
+    real, stale = source.put, b""
 
-    def write_after_a_save(change: Changes, session: Session) -> bool:
+    def put_after_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
         nonlocal stale
         assert not session.alone
         if stale:
@@ -410,7 +414,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
             editor.seek(0)
             editor.write(stale)
             stale = b""
-        return write(change, session)
+        return real(session, place, writes)
 
     with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
         one, two, three = q.get_next(), q.get_next(), q.get_next()
@@ -420,7 +424,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         two.mark_as_critical_error()
         stale = before
         with monkeypatch.context() as patched:
-            patched.setattr(Changes, "write", write_after_a_save)
+            patched.setattr(source, "put", put_after_a_save)
             three.mark_as_cleared()
         assert plain(path) == b"=one\n-two\n=three\n-four\n"
         four = q.get_next()

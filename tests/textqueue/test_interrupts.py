@@ -14,8 +14,7 @@ import sej
 import textqueue
 from tests.sej.interrupts import interrupt, locked_below
 from tests.textqueue.claiming import plain
-from textqueue.editing.append import _Append
-from textqueue.editing.queue_file import Session
+from textqueue.editing.queue_file import QueueFile
 
 
 def leased_below(path: Path) -> list[str]:
@@ -132,14 +131,14 @@ def test_a_queue_is_not_closed_by_a_handler_in_the_middle_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "jobs.tq"
-    q, real = textqueue.TextQueue(path), _Append.prove
+    q, real = textqueue.TextQueue(path), QueueFile.start
 
-    def prove(edit: _Append, session: Session) -> bool:
+    def start(session: QueueFile) -> bool:
         with pytest.raises(textqueue.FileInUseError, match="a signal handler interrupted a call"):
             q.close()
-        return real(edit, session)
+        return real(session)
 
-    monkeypatch.setattr(_Append, "prove", prove)
+    monkeypatch.setattr(QueueFile, "start", start)
     q.append("a")
     q.append("b")
     q.close()

@@ -248,7 +248,6 @@ class EditingLarge(Editing):
         "textqueue.editing.tq_file": ["_BLOCK"],
         "textqueue.claims.claim": ["FIRST_WINDOW", "_FIRST_BYTES"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
-        "textqueue.editing.proof": ["_GROUP_BYTES"],
     }
 
     def __init__(self) -> None:

@@ -63,7 +63,7 @@ def test_what_a_program_appends_is_taken_without_a_wait(path: Path, before: byte
                 assert claim is not None
                 assert claim.give_back()
             lines = ledger.lines
-            with q._inputs.found[0].source.file.session():
+            with q._inputs.found[0].source.file:
                 ledger.compact()
                 assert ledger.lines < lines
         assert taken(other) == [*(["of a person"] if before else []), "one", "two", "three"]

@@ -46,16 +46,16 @@ from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.editing.message import Message, marking
-from textqueue.editing.proof import Change, Place, here
-from textqueue.editing.queue_file import Session
-from textqueue.editing.source import Changes, ClaimLostError, Replaced, Source, put
+from textqueue.editing.proof import Change, Place
+from textqueue.editing.queue_file import QueueFile
+from textqueue.editing.source import ClaimLostError, Replaced, Source, put
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, mutex_of, owner_text
-from textqueue.format.parser import Variable, digest, essence, retries_of
+from textqueue.format.parser import digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Line
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
 
 _FIRST_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 12
@@ -146,7 +146,7 @@ class Claim:
         message, source, holder = self.message, self.message.source, self.owner.encode()
         owner = source.leases.leased(holder, lease_s)
 
-        def extend(raw: bytes) -> Change:
+        def extend(_: Place, raw: bytes) -> Change:
             if raw[0] != _QUEUED:
                 raise MessageMovedError("a user marked it", path=message.path, position=message.position)
             kind = IN_MUTEX if holder_of(raw) == holder else IN_LEDGER
@@ -177,25 +177,25 @@ class Claim:
         message, source = self.message, self.message.source
         user_mark: MessageStatus | None = None
 
+        owner = self.owner.encode()
+        marked = marking(source, status, reason, owner)
+
+        def change(read: Place, raw: bytes) -> Change | None:
+            nonlocal user_mark
+            if read.raw is self._raw is not message.raw:
+                self._check_held()
+            if raw[0] != _QUEUED:  # a user's mark has precedence: only blank the claim
+                user_mark, mutex = STATUS_OF[raw[0]], mutex_of(raw)
+                ours = mutex is not None and mutex.holder == owner
+                return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
+            made, counted = marked(read, raw), None if retries is None else retries_of(raw)
+            if made is not None and status is MessageStatus.queued:
+                made = made._replace(owner=self._failed)
+            if made is None or retries is None or counted is None or len(counted.data) < len(retries):
+                return made
+            return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
+
         def end(place: Place) -> None:
-            owner = self.owner.encode()
-            marked = marking(source, place.raw, place.position, status, reason, owner)
-
-            def change(raw: bytes) -> Change | None:
-                nonlocal user_mark
-                if place.raw is self._raw is not message.raw:
-                    self._check_held()
-                if raw[0] != _QUEUED:  # a user's mark has precedence: only blank the claim
-                    user_mark, mutex = STATUS_OF[raw[0]], mutex_of(raw)
-                    ours = mutex is not None and mutex.holder == owner
-                    return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
-                made, counted = marked(raw), None if retries is None else retries_of(raw)
-                if made is not None and status is MessageStatus.queued:
-                    made = made._replace(owner=self._failed)
-                if made is None or retries is None or counted is None or len(counted.data) < len(retries):
-                    return made
-                return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
-
             message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner))
 
         try:
@@ -279,68 +279,27 @@ class Claiming:
             claim.give_back()
 
 
-class _Taking:
-    """The edit that claims a message.
+def _claiming(raw: bytes, name: bytes, *, pull: bool) -> tuple[int, list[tuple[int, bytes]], bytes | None]:
+    """Return how a process claims a message: the kind of the line, what is written, and its ``retries`` before.
 
-    Attributes:
-        place: the message.
-        name: the process that claims it.
-        owner: the same, with the lease.
-        writes: bytes, with their positions relative to the control byte.
-        counted: its ``retries`` before the claim.
+    Args:
+        raw: the message.
+        name: the process.
+        pull: whether to reduce its retries.
     """
-
-    def __init__(self, source: Source, place: Place, owner: str | None, lease_s: float | None, *, pull: bool) -> None:
-        """Decide what is written.
-
-        Args:
-            source: the file.
-            place: the message, which was read in this session.
-            owner: as in ``TextQueue.claim``.
-            lease_s: the lease, in seconds.
-            pull: whether to reduce its retries.
-        """
-        self.place = place
-        self.name = owner_text(owner)
-        self.owner = source.leases.leased(self.name, lease_s)
-        self.writes: list[tuple[int, bytes]] = []
-        self.counted: Variable | None = None
-        self.last: tuple[int, bytes] | None = place.position, place.raw
-        self.wrote = False
-        self._source = source
-        self._kind = IN_LEDGER
-        if b"\\" in place.raw:
-            self._write_variables(place.raw, pull=pull)
-
-    def _write_variables(self, raw: bytes, *, pull: bool) -> None:
-        mutex = mutex_of(raw)
-        if mutex is not None and len(mutex.data) >= ROOM and mutex.fits(self.name):
-            self._kind = IN_MUTEX
-            self.writes.append((mutex.position, mutex.filled(self.name)))
-        elif mutex is not None and mutex.holder:
-            self.writes.append((mutex.position, mutex.filled(b"")))
-        self.counted = retries_of(raw) if pull else None
-        if self.counted is not None:
-            left = b"%d" % max(int(self.counted.data) - 1, 0)
-            self.writes.append((self.counted.position, left.ljust(len(self.counted.data))))
-        self.wrote = bool(self.writes)
-
-    def prove(self, session: Session) -> bool:
-        """Return whether the message is still there. Under a lease, it was read in this session."""
-        return session.alone or here(session.file, self.place, epoch=0) == self.place.raw
-
-    def write(self, session: Session) -> bool:
-        """Write the claim."""
-        new = put(self._source.file, session, self.place, self.writes)
-        if new is None:
-            return False
-        self.place = Place(self.place.position, new, -1)
-        return True
-
-    def lines(self) -> list[Line]:
-        """Return the line of the claim."""
-        position, raw, _ = self.place
-        return [(self._kind, position, digest(essence(raw)), self.owner)]
+    if b"\\" not in raw:
+        return IN_LEDGER, [], None
+    kind, writes, mutex = IN_LEDGER, [], mutex_of(raw)
+    if mutex is not None and len(mutex.data) >= ROOM and mutex.fits(name):
+        kind = IN_MUTEX
+        writes.append((mutex.position, mutex.filled(name)))
+    elif mutex is not None and mutex.holder:
+        writes.append((mutex.position, mutex.filled(b"")))
+    counted = retries_of(raw) if pull else None
+    if counted is None:
+        return kind, writes, None
+    left = b"%d" % max(int(counted.data) - 1, 0)
+    return kind, [*writes, (counted.position, left.ljust(len(counted.data)))], counted.data
 
 
 class _Found(NamedTuple):
@@ -379,7 +338,7 @@ class Claimer:
         changed = Replaced("claim a message", source.path)
         while True:
             try:
-                with source.file.session() as session:
+                with source.file as session:
                     if session.busy:  # another program may be in the middle of a save
                         source.growing = True
                         return None
@@ -388,7 +347,7 @@ class Claimer:
                     if session.known and session.still():  # otherwise another program is writing
                         if found is None:
                             return None
-                        if source.file.add_line(session):
+                        if session.add_line():
                             continue
                         if found.abandoned and _used_up(found.place.raw):
                             if self._give_up(session, found):
@@ -404,7 +363,7 @@ class Claimer:
     def held_by(self, process: str) -> list[Claim]:
         """Return the claims of another process, ``pid@host/start``, so that this process can end them."""
         found = []
-        with suppress(FileNotFoundError), self._source.file.session() as session:
+        with suppress(FileNotFoundError), self._source.file as session:
             ledger = self._source.file.ledger
             for position, record in sorted(ledger.claims.items()):
                 raw = _entry(session.file, position) if position >= 0 and is_of(record.holder, process) else None
@@ -534,39 +493,44 @@ class Claimer:
         holder = holder_of(raw)
         return not holder or is_alive(holder)
 
-    def _give_up(self, session: Session, found: _Found) -> bool:
+    def _give_up(self, session: QueueFile, found: _Found) -> bool:
         source = self._source
         old = source.file.ledger.claims.get(found.place.position)
         holder = holder_of(found.place.raw) or (old.holder if old is not None else b"")
         reason = f"{found.abandoned}, and no retries were left"
-        change = marking(source, found.place.raw, found.place.position, MessageStatus.critical, reason, holder)
-        return source.write(session, Changes(source, [found.place], [change], "give up a message")) is not None
+        change = marking(source, MessageStatus.critical, reason, holder)
+        return source.change(session, [found.place], change, "give up a message") is not None
 
     def _claim(
-        self, session: Session, found: _Found, owner: str | None, pull: bool, lease_s: float | None
+        self, session: QueueFile, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
-        source = self._source
-        edit = _Taking(source, found.place, owner, lease_s, pull=pull)
+        source, (position, old, _) = self._source, found.place
+        name = owner_text(owner)
+        leased = source.leases.leased(name, lease_s)
+        kind, writes, counted = _claiming(old, name, pull=pull)
+        if not session.start():
+            return None
         try:
-            done = source.file.commit(session, edit)
+            raw = put(session, found.place, writes)
+            line = kind, position, digest(essence(old)), leased
+            done = raw is not None and session.log([line], wrote=bool(writes))
         except OSError:
-            self._restore(session.file, found.place, edit)
+            self._restore(session.file, found.place, writes)
             raise
-        ledger, (position, raw, _) = source.file.ledger, edit.place
+        ledger = source.file.ledger
         if self._epoch <= 0:  # this was the first edit of the file
             self._epoch, self._reading = ledger.epoch, ledger.reading
-        if not done:
+        if raw is None or not done:
             return None
-        message = Message(source, raw, position, ledger.epoch)
-        made = Claim(self, message, edit.owner, None if edit.counted is None else edit.counted.data)
-        if edit.name == owner_text():
+        made = Claim(self, Message(source, raw, position, ledger.epoch), leased, counted)
+        if name == owner_text():
             self.open.add(made)
         return made
 
-    def _restore(self, file: File, place: Place, edit: _Taking) -> None:
+    def _restore(self, file: File, place: Place, writes: list[tuple[int, bytes]]) -> None:
         """Undo a claim that the ledger could not record, as on a full disk: it would last as long as this process."""
         position, raw, _ = place
-        old = [(relative, raw[relative : relative + len(data)]) for relative, data in edit.writes]
+        old = [(relative, raw[relative : relative + len(data)]) for relative, data in writes]
         with suppress(OSError):
             there = bytearray(file.read(len(raw), position))
             for relative, data in old:

@@ -126,7 +126,7 @@ def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], stat
     """Mark the messages of a batch, or give them back, and close the intent."""
     result = "is in the journal" if status is MessageStatus.cleared else "is not in the journal"
     for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
-        change = marking(source, place.raw, place.position, status, None, owner)
+        change = marking(source, status, None, owner)
         try:
             source.edit(place, change, f"mark a message that {result}")
         except MessageMovedError as error:
@@ -144,7 +144,7 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
     """
     ledger = source.file.ledger
     there: dict[bytes, list[Place]] = {}
-    with source.file.session() as session:
+    with source.file as session:
         last = {(one.position, one.digest): one for one in ledger.history() if one.kind in MARKS | CLAIMS}
         ended = [one for one in last.values() if one.kind in MARKS]
         for record in sorted([*ledger.claims.values(), *ended], key=lambda one: one.position, reverse=True):

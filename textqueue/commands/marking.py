@@ -34,7 +34,7 @@ from textqueue.commands.opening import (
 from textqueue.editing.message import Message, marking
 from textqueue.editing.undo import undo as undone
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.mutex import holder_of, host_of
+from textqueue.format.mutex import host_of
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
 from textqueue.reading.details import details
@@ -226,7 +226,7 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
             host = host_of(owner)
             if host and (host in hosts or host.partition("#")[0] in hosts):
                 source, place = message.source, message.place
-                change = marking(source, message.raw, message.position, MessageStatus.queued, None, owner)
+                change = marking(source, MessageStatus.queued, None, owner)
                 message.moved_to(*source.edit(place, change, "end a claim"))
                 print_line(name_of(message, path), owner)
                 done = True
@@ -235,7 +235,7 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
 
 
 def _refuse_claim(message: Message, path: Path) -> NoReturn:
-    with message.source.file.session():
+    with message.source.file:
         holder = message.source.holder(message.place).decode("utf-8", "replace")
     who = f"{holder} has claimed it" if holder else "no process has claimed it"
     refuse(path, f"cannot give back message {name_of(message, path)}: {who}; nothing was changed", Exit.WRONG)
@@ -245,8 +245,8 @@ def _edit(messages: Iterable[Message], status: MessageStatus, reason: str | None
     """Give messages a status, unless a process has claimed one of them. A claim that has ended is blanked."""
     for source, group in groupby(sorted(messages, key=lambda one: one.path), lambda one: one.source):
         there = list(group)
-        changes = [marking(source, one.raw, one.position, status, reason, holder_of(one.raw)) for one in there]
-        source.edit_many([one.place for one in there], changes, f"{what} {len(there)} messages", free=True)
+        change = marking(source, status, reason, None)
+        source.edit_many([one.place for one in there], change, f"{what} {len(there)} messages", free=True)
 
 
 def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:

@@ -9,12 +9,12 @@ from typing import Final
 from sej.system.disk import File, Status
 from sej.system.locks import end_file_lease
 from textqueue.editing.proof import Place
-from textqueue.editing.queue_file import QueueFile, Session
+from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import digest, essence, render
-from textqueue.ledger.log import APPENDED, Line, text_owner
+from textqueue.ledger.log import APPENDED, text_owner
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
@@ -73,87 +73,68 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
         while True:
             if queue.disk.status(source.path) is None:
                 queue.disk.open(queue.real_path, "append").close()
-            edit = _Append(queue, entries, status)
             try:
-                with queue.session() as session:
-                    if queue.commit(session, edit):
-                        return [place._replace(epoch=queue.ledger.epoch) for place in edit.places]
+                with queue as session:
+                    if session.start() and (places := _append(session, entries, status)) is not None:
+                        return places
             except FileNotFoundError:
                 pass  # removed a moment ago
             replaced.again()
 
 
-class _Append:
-    """The edit that appends entries, for ``QueueFile.commit``."""
+def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -> list[Place] | None:
+    """Append entries; None if another program replaced the file or wrote in between.
 
-    def __init__(self, queue: QueueFile, entries: Sequence[New], status: MessageStatus) -> None:
-        self.places: list[Place] = []
-        self.last: tuple[int, bytes] | None = None
-        self.wrote = True
-        self._queue = queue
-        self._entries = entries
-        self._status = status
-        self._missing_end = b""
-        self._raws: list[bytes] = []
+    Raises:
+        InvalidTextError: the file is in UTF-16.
+    """
+    file = session.file
+    head = file.read(4, 0)
+    if head.startswith(_UTF_16) or (len(head) == 4 and bytes(2) in (head[::2], head[1::2])):
+        raise InvalidTextError(
+            "this file is in UTF-16, but a text queue is in UTF-8, so nothing was appended: save it as UTF-8, for"
+            " example with `iconv -f UTF-16 -t UTF-8`, then append again",
+            path=session.path,
+        )
+    missing, newline = _line_end(file, session.status)
+    raws = [render(text, each, status=status, newline=newline) for text, each in entries]
+    position = _write(session, missing, missing + b"".join(raws))
+    if position is None or not raws:
+        return None if position is None else []
+    places = []
+    position += len(missing)
+    for raw in raws:
+        places.append(Place(position, raw, 0))
+        position += len(raw)
+    logged = places if len(places) <= _LOGGED else places[-1:]
+    lines = [(APPENDED, position, digest(essence(raw)), text_owner(raw)) for position, raw, _ in logged]
+    return [place._replace(epoch=session.ledger.epoch) for place in places] if session.log(lines) else None
 
-    def prove(self, session: Session) -> bool:
-        """Find out whether the last line needs a newline, and which line end the file uses.
 
-        Raises:
-            InvalidTextError: the file is in UTF-16.
-        """
-        head = session.file.read(4, 0)
-        if head.startswith(_UTF_16) or (len(head) == 4 and bytes(2) in (head[::2], head[1::2])):
-            raise InvalidTextError(
-                "this file is in UTF-16, but a text queue is in UTF-8, so nothing was appended: save it as UTF-8, for"
-                " example with `iconv -f UTF-16 -t UTF-8`, then append again",
-                path=self._queue.path,
-            )
-        self._missing_end, newline = _line_end(session.file, session.status)
-        self._raws = [render(text, each, status=self._status, newline=newline) for text, each in self._entries]
-        return True
-
-    def write(self, session: Session) -> bool:
-        text = self._missing_end + b"".join(self._raws)
-        position = self._position(session, text)
-        if position is None:
-            return False
-        position += len(self._missing_end)
-        for raw in self._raws:
-            self.places.append(Place(position, raw, 0))
-            self.last = position, raw
-            position += len(raw)
-        return True
-
-    def _position(self, session: Session, text: bytes) -> int | None:
-        """Write, and return the position; None if another program replaced the file or wrote in between."""
-        size = session.status.size
-        if session.alone:
-            _write_end(session.file, size, text, alone=True)
-            return size
-        end_file_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
-        # Another program may append as well: let the kernel find the end, then look for the text.
-        file = self._queue.disk.open(self._queue.real_path, "append")
-        try:
-            if file.status().identity != session.status.identity:
-                return None
-            _write_end(file, size, text, alone=False)
-            now = file.size()
-            start = size if now >= size + len(text) else 0  # otherwise the file was emptied meanwhile
-            found = file.read(now - start, start).rfind(text)
-            if found < 0:
-                return None
-            position = start + found
-            # The other program may have written a part of a line. Then this text is in that line, and not a message.
-            whole = position == size or not position or self._missing_end or file.read(1, position - 1) == b"\n"
-            return position if whole else None
-        finally:
-            file.close()
-
-    def lines(self) -> list[Line]:
-        """Return a ledger line for each entry; for more than _LOGGED entries, only for the last one."""
-        logged = self.places if len(self.places) <= _LOGGED else self.places[-1:]
-        return [(APPENDED, position, digest(essence(raw)), text_owner(raw)) for position, raw, _ in logged]
+def _write(session: QueueFile, missing: bytes, text: bytes) -> int | None:
+    """Write a text, which begins with the missing line end, and return its position; None as above."""
+    size = session.status.size
+    if session.alone:
+        _write_end(session.file, size, text, alone=True)
+        return size
+    end_file_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
+    # Another program may append as well: let the kernel find the end, then look for the text.
+    file = session.disk.open(session.real_path, "append")
+    try:
+        if file.status().identity != session.status.identity:
+            return None
+        _write_end(file, size, text, alone=False)
+        now = file.size()
+        start = size if now >= size + len(text) else 0  # otherwise the file was emptied meanwhile
+        found = file.read(now - start, start).rfind(text)
+        if found < 0:
+            return None
+        position = start + found
+        # The other program may have written a part of a line. Then this text is in that line, and not a message.
+        whole = position == size or not position or missing or file.read(1, position - 1) == b"\n"
+        return position if whole else None
+    finally:
+        file.close()
 
 
 def _write_end(file: File, size: int, text: bytes, *, alone: bool) -> None:

@@ -99,7 +99,7 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
     for _ in range(_MAX_ATTEMPTS):
         count = _attempt(source, target, controls)
         if count is not None:
-            with source.file.session():
+            with source.file:
                 pass  # reconcile the ledger, in case another process was there as well
             return count
     raise FileInUseError(
@@ -114,7 +114,7 @@ def _attempt(source: Source, target: str, controls: Collection[int]) -> int | No
     There is a file lease only for the last check and the rename, not while messages are copied and synced.
     """
     disk = source.file.disk
-    with source.file.session() as session:
+    with source.file as session:
         temporary, note = source.file.sidecars.path(".tmp"), source.file.sidecars.path(".archive")
         before = token_of(session.status)
         if not session.known:

@@ -266,7 +266,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
         FileInUseError: other programs changed the file in every attempt.
     """
     for _ in range(_MAX_ATTEMPTS):
-        with source.file.session() as session:
+        with source.file as session:
             if not session.known:
                 continue
             before = token_of(session.status)
@@ -275,7 +275,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes]:
             merged = merge(old, new, text)
             done = merged.text == text or _replace(source.file, session.file, merged.text, before)
         if done:
-            with source.file.session():  # finds the claims again
+            with source.file:  # finds the claims again
                 return merged.overridden
     raise FileInUseError(
         f"other programs changed this file in each of {_MAX_ATTEMPTS} attempts to save it; save again", path=source.path

@@ -7,17 +7,16 @@ million messages is cheap. Before a method changes the file, it proves that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Never
 from urllib.parse import quote_from_bytes
 
 from sej.checks import refuse_type
-from textqueue.editing.proof import Change, Place
+from textqueue.editing.proof import Change, Making, Place
 from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
-from textqueue.format.mutex import mutex_of
-from textqueue.format.parser import decode, encode, essence, name_of, value_of, variables_of
+from textqueue.format.mutex import holder_of, mutex_of
+from textqueue.format.parser import decode, digest, encode, essence, name_of, value_of, variables_of
 from textqueue.ledger.log import EMPTY, MARKS, PLAIN, SET, WAS
 
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
@@ -183,10 +182,10 @@ class Message:
         self._edit(self._setting(index, data), f"set variable {index}")
         self.source.delivered.changed(old, self.raw)
 
-    def _setting(self, index: int, data: bytes) -> Callable[[bytes], Change]:
+    def _setting(self, index: int, data: bytes) -> Making:
         """Return the change of an edit that writes a variable."""
 
-        def change(raw: bytes) -> Change:
+        def change(_: Place, raw: bytes) -> Change:
             variables = variables_of(raw)
             if not -len(variables) <= index < len(variables):
                 known = "1 variable" if len(variables) == 1 else f"{len(variables)} variables"
@@ -203,7 +202,8 @@ class Message:
                     path=self.path,
                     position=self.position,
                 )
-            owner = b"%d/%s" % (index % len(variables), quote_from_bytes(data, safe=PLAIN).encode())
+            text = quote_from_bytes(data, safe=PLAIN).encode()
+            owner = b"%s/%d/%s" % (digest(essence(raw)), index % len(variables), text)
             return Change([(found.position, data.ljust(len(found.data)))], SET, owner)
 
         return change
@@ -221,18 +221,15 @@ class Message:
         )
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
-        raw, control = self.raw, CONTROL_OF[status]
-        plain = reason is None and not self.claim and raw[:1] != control and self.source.file.exclusive.granted
-        epoch = self.source.mark_all([Place(self.position, raw, self.epoch)], control[0]) if plain else None
-        if epoch is None:
-            self._edit(marking(self.source, raw, self.position, status, reason), _WHAT[status])
-        else:
-            self.raw, self.epoch = control + raw[1:], epoch
+        source, raw, claims = self.source, self.raw, [self.claim] if self.claim else ()
+        change = marking(source, status, reason)
+        (done,) = source.edit_many([Place(self.position, raw, self.epoch)], change, _WHAT[status], claims)
+        self.position, self.raw, self.epoch = done
         if raw[0] == _QUEUED:  # otherwise it was forgotten before, and the hash would be that of an equal message
-            self.source.delivered.forget(raw)
+            source.delivered.forget(raw)
 
-    def _edit(self, change: Callable[[bytes], Change | None], what: str) -> None:
-        self.moved_to(*self.source.edit(self.place, change, what, self.claim))
+    def _edit(self, change: Making, what: str) -> None:
+        self.position, self.raw, self.epoch = self.source.edit(self.place, change, what, self.claim)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same message of the same file, at the same position."""
@@ -249,47 +246,49 @@ class Message:
         return f"Message({self.value!r}, {self.status.name}, {self.path!r}, position={self.position})"
 
 
-def marking(
-    source: Source, read: bytes, position: int, status: MessageStatus, reason: str | None = None, owner: bytes = b""
-) -> Callable[[bytes], Change | None]:
-    """Return the change of an edit that gives a message a status.
+_MARKS: Final = {
+    status: {was: Change([(0, to)], to[0], WAS + b"%c" % was if was in MARKS else EMPTY) for was in STATUS_OF}
+    for status, to in CONTROL_OF.items()
+}
+"""The changes to a status, by the control byte before, without a claim."""
+
+
+def marking(source: Source, status: MessageStatus, reason: str | None = None, owner: bytes | None = b"") -> Making:
+    """Return the change of an edit that gives messages a status.
 
     Args:
-        source: its file.
-        read: the message as it was read.
-        position: its position, for the error.
+        source: their file.
         status: the new status.
-        reason: written into its ``reason`` variable, if it has one.
-        owner: the owner of the claim that ends with the edit; the claim in the message is blanked.
+        reason: written into the ``reason`` variable of each that has one.
+        owner: the owner of the claim that ends with the edit; the claim in the message is blanked. None: the claim that
+            the message had when it was read.
     """
-    control = CONTROL_OF[status]
+    marks = _MARKS[status]
 
-    def change(raw: bytes) -> Change | None:
-        if raw[0] == control[0] and not owner:
+    def change(read: Place, raw: bytes) -> Change | None:
+        ends = holder_of(read.raw) if owner is None else owner
+        was, made = raw[0], marks[raw[0]]
+        if was == made.kind and not ends:
             return None
-        if raw[0] != read[0]:
-            raise MessageMovedError(
-                f"cannot {_WHAT[status]}: expected the status {STATUS_OF[read[0]].name}, but another program marked it"
-                f" as {STATUS_OF[raw[0]].name}; nothing was written",
-                path=source.path,
-                position=position,
-            )
-        writes = [(0, control)]
-        mutex = mutex_of(raw) if owner else None
-        if mutex is not None and mutex.holder == owner:
+        if was != read.raw[0]:
+            then, now = STATUS_OF[read.raw[0]].name, STATUS_OF[was].name
+            raise _refused(source, read, status, f"the status {then}, but another program marked it as {now}")
+        if not ends and reason is None:
+            return made
+        writes, mutex = [*made.writes], mutex_of(raw) if ends else None
+        if mutex is not None and mutex.holder == ends:
             writes.append((mutex.position, mutex.filled(b"")))
         elif mutex is not None and mutex.holder:
-            raise MessageMovedError(
-                f"cannot {_WHAT[status]}: expected a claim of {decode(owner)}, but it is claimed by"
-                f" {decode(mutex.holder)}; nothing was written",
-                path=source.path,
-                position=position,
-            )
-        if reason is not None:
-            writes += _explain(raw, reason)
-        return Change(writes, control[0], WAS + raw[:1] if raw[0] in MARKS else EMPTY)
+            what = f"a claim of {decode(ends)}, but it is claimed by {decode(mutex.holder)}"
+            raise _refused(source, read, status, what)
+        return made._replace(writes=writes if reason is None else writes + _explain(raw, reason))
 
     return change
+
+
+def _refused(source: Source, read: Place, status: MessageStatus, what: str) -> MessageMovedError:
+    why = f"cannot {_WHAT[status]}: expected {what}; nothing was written"
+    return MessageMovedError(why, path=source.path, position=read.position)
 
 
 def _explain(raw: bytes, reason: str) -> list[tuple[int, bytes]]:

@@ -6,7 +6,7 @@ in the middle of another line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
@@ -32,8 +32,10 @@ class Change(NamedTuple):
     owner: bytes = EMPTY
 
 
+Making = Callable[[Place, bytes], Change | None]
+"""Makes the change of a message, from how it was read and its current bytes; None: none is needed."""
 _NEWLINE: Final = 10
-_GROUP_BYTES: Final = 1 << 18
+_BELOW: Final = frozenset({b"", bytes([VARIABLE]), bytes([CONTINUATION])})
 
 
 def ends(raw: bytes, after: bytes) -> bool:
@@ -41,26 +43,6 @@ def ends(raw: bytes, after: bytes) -> bool:
     if not raw.endswith(b"\n"):
         return not after
     return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
-
-
-def proven(data: bytes, start: int, places: Sequence[tuple[int, bytes, int]]) -> bool:
-    """Return whether no message has moved: each begins a line, and is a whole entry.
-
-    Args:
-        data: bytes of the file, from the byte before the first message to the byte after the last, if they exist.
-        start: the position of data in the file.
-        places: the messages, in the order of the file.
-    """
-    end = -1
-    for position, raw, _ in places:
-        at = position - start
-        stop = at + len(raw)
-        if at <= end or not raw or data[at:stop] != raw or (position and data[at - 1 : at] != b"\n"):
-            return False
-        if not ends(raw, data[stop : stop + 1]):
-            return False
-        end = at
-    return True
 
 
 def here(file: File, place: Place, *, epoch: int) -> bytes | None:
@@ -82,7 +64,7 @@ def here(file: File, place: Place, *, epoch: int) -> bytes | None:
     if before and data[before - 1] != _NEWLINE and not (position == len(BOM) and data.startswith(BOM)):
         return None
     now, after = data[before : before + size], data[before + size :]
-    if not ends(now, after):
+    if (after[:1] in _BELOW or raw[-1] != _NEWLINE) and not ends(now, after):
         return None
     if now == raw:
         return raw
@@ -94,16 +76,6 @@ def here(file: File, place: Place, *, epoch: int) -> bytes | None:
         return None
     holder = holder_of(raw)  # of equal messages that are claimed, it must be the one with the same claim
     return now if not holder or holder_of(now) == holder else None
-
-
-def neighbours(places: Sequence[Place]) -> list[list[Place]]:
-    """Group places that are close to each other, so that each group is one read and one write."""
-    groups: list[list[Place]] = []
-    for place in places:
-        if not groups or place.position - groups[-1][0].position > _GROUP_BYTES:
-            groups.append([])
-        groups[-1].append(place)
-    return groups
 
 
 def entry_at(file: File, position: int) -> bytes:

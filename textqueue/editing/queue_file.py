@@ -1,7 +1,7 @@
 """One queue file and its edits in place. Each edit is proven before it is written.
 
 An editor writes to the file without taking the queue's lock. So an edit has these steps, under the lock.
-:meth:`QueueFile.session` does the first two, :meth:`QueueFile.commit` the others:
+:class:`QueueFile` does the first two and the last three, its caller the others:
 
 1. Open the file that is at the path now, and ask the kernel for a file lease. As long as it lasts, a program that opens
    or truncates the file waits. If another program has the file open, the kernel grants none. Then the edit is verified
@@ -24,16 +24,15 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Self
 
 from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
-from sej.system.locks import end_file_lease, has_file_lease
+from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
 from textqueue.editing.reconcile import begin, reconcile, shifted
 from textqueue.editing.tq_file import Conflict, OnRevert, TqFile
-from textqueue.errors import MessageMovedError
-from textqueue.format.generation import DIGITS, Generation, line_for, number_text, strays_in
+from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
 from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.log import Line
 from textqueue.ledger.sidecar import interrupted
@@ -47,22 +46,69 @@ _LOOKS: Final = 8
 _HEAD_BYTES: Final = 1 << 16
 
 
-class Session(NamedTuple):
-    """The file while the lock is held.
+class QueueFile(TqFile):
+    """A ``.tq`` file whose edits are proven. In a ``with`` block, which is a session, this process has its lock.
+
+    ``start`` is called when the messages of an edit were found, ``log`` when they were written.
 
     Attributes:
-        file: the file, open for editing.
+        file: the file, open for editing; in a session, as what follows.
         status: the state of the file when the lock was taken.
         alone: whether this process has the file lease, so that no other process can open the file.
         known: whether the ledger has the correct positions for that state.
         busy: whether another program may be in the middle of a save, so that nothing may be written.
+        thread: the thread that has the session; 0: none.
+        closed: whether the queue was closed.
     """
 
     file: File
     status: Status
-    alone: bool
-    known: bool
-    busy: bool = False
+
+    def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
+        """Create the object; no file is opened."""
+        super().__init__(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
+        self.thread = 0
+        self.alone = self.known = self.busy = self.closed = False
+        self._open = self._leased = self._still = False
+        self._began = self._looked = 0.0
+        watch_forks(self)
+
+    def __enter__(self) -> Self:
+        """Take the lock, and the file lease if the kernel grants it; bring the ledger in line with the file.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+        """
+        thread = threading.get_ident()
+        if self.closed or self.thread == thread:
+            self.check_open()
+        self.guard.__enter__()
+        try:
+            self.thread = thread
+            self.refresh()
+            while True:
+                self.file = self.disk.open(self.sidecars.real_path, "edit")
+                self._open = True
+                if self._begin(self.file):
+                    return self
+                self._open = False
+                self.file.close()
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError) and error.errno == errno.ELOOP and self.sidecars.have_moved():
+                self.guard.close()  # the path has become a link: another lock is in use
+                return self.__enter__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file, and release the lock."""
+        try:
+            if self._open:
+                self._open = False
+                self.file.close()
+        finally:
+            self.thread = 0
+            self.guard.__exit__()
 
     def still(self) -> bool:
         """Return whether the file has not changed since the lock was taken. Call it before anything is written."""
@@ -70,197 +116,102 @@ class Session(NamedTuple):
             self.known and token_of(self.file.status()) == token_of(self.status)
         )
 
+    def start(self) -> bool:
+        """Return whether an edit may be written. Without the file lease, each message is proven again before."""
+        if self.busy:
+            return False
+        self._leased = self._still = self.alone
+        if not self.alone or not has_file_lease(self.file):
+            self.alone = False  # another process waits, or has opened the file while this one was stopped
+            self._began, self._still = time.monotonic(), self.still()
+        return True
 
-class Edit(Protocol):
-    """An edit that is written within a session.
+    def log(self, lines: Sequence[Line], *, wrote: bool = True, whole: bool = True) -> bool:
+        """Write the number of an edit, and its lines in the ledger. All changes of messages are logged here.
 
-    Attributes:
-        last: position and bytes of the last message; None: nothing was done.
-        wrote: whether the file was changed, so that the change has a number.
-    """
+        A foreign change at this moment must not be taken for a part of the edit. If there was time for one, the ledger
+        gets no state of the file, so that the next session reconciles. So it does if this session could not reconcile.
+        If a file lease that another process waits for can still be released, it was valid until now.
 
-    last: tuple[int, bytes] | None
-    wrote: bool
+        Args:
+            lines: the lines.
+            wrote: whether the file was changed, so that the change has a number.
+            whole: whether the whole edit was written.
 
-    def prove(self, session: Session) -> bool:
-        """Find the messages, and return whether the edit can be written."""
-
-    def write(self, session: Session) -> bool:
-        """Write, and return True; False if another program wrote in between, so that a part is missing."""
-
-    def lines(self) -> Sequence[Line]:
-        """Return the lines of the edit for the ledger."""
-
-
-class Opening:
-    """The context manager of a session. It is not a generator, because it takes most of the time of a single mark."""
-
-    __slots__ = ("_file", "_queue")
-
-    def __init__(self, queue: QueueFile) -> None:
-        """Store the queue file; nothing is opened yet."""
-        self._queue = queue
-        self._file: File | None = None
-
-    def __enter__(self) -> Session:
-        """Take the lock, and the file lease if the kernel grants it."""
-        queue = self._queue
-        queue.check_open()
-        queue.guard.__enter__()
-        try:
-            queue.thread = threading.get_ident()
-            queue.refresh()
-            while True:
-                self._file = file = queue.disk.open(queue.sidecars.real_path, "edit")
-                if (session := queue.begin(file)) is not None:
-                    return session
-                file.close()
-        except BaseException as error:
-            self.__exit__()
-            if isinstance(error, OSError) and error.errno == errno.ELOOP and queue.sidecars.have_moved():
-                queue.guard.close()  # the path has become a link: another lock is in use
-                return self.__enter__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file, and release the lock."""
-        try:
-            if self._file is not None:
-                self._file.close()
-        finally:
-            self._queue.thread = 0
-            self._queue.guard.__exit__()
-
-
-class QueueFile(TqFile):
-    """A ``.tq`` file whose edits are proven.
-
-    Attributes:
-        thread: the thread that has a session; 0: none.
-        known: whether the ledger has the correct positions, in this session.
-    """
-
-    def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
-        """Create the object; no file is opened."""
-        super().__init__(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
-        self.thread = 0
-        self.known = False
-        self._closed = False
-        self._looked = 0.0
-        watch_forks(self)
-
-    def session(self) -> Opening:
-        """Return a context manager that takes the lock, and brings the ledger in line with the file.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
+        Returns:
+            Whether the whole edit is in the file at the path. If not, the caller tries again.
         """
-        return Opening(self)
+        file, before = self.file, self.status
+        at, number = self.ledger.generation
+        still = self._still and (self.alone or self._has_number(file))
+        if wrote:
+            number += 1
+            if at >= 0 and self.known and still:
+                file.write_at(NUMBER % number, at)
+        there = self.disk.status(self.path)
+        if whole and (there is None or there.inode != before.inode or there.device != before.device):
+            return False
+        ours = self.known and whole
+        if ours and not self.alone and not (self._leased and end_file_lease(file)):
+            ours = still and time.monotonic() - self._began < MOMENT_S
+        size, mtime_ns = (there or before).size, (there or before).mtime_ns
+        token = (before.inode, size, mtime_ns) if ours else unknown(token_of(before))
+        self.ledger.append(lines, token, number)
+        return whole
 
-    def begin(self, file: File) -> Session | None:
+    def _begin(self, file: File) -> bool:
         """Take the file lease. Foreign changes are reconciled without it, so that no editor waits for that.
 
         Returns:
-            The session; None: the file was replaced.
+            False: the file was replaced, so that it must be opened again.
         """
-        if self.ledger.is_wasteful():
+        ledger = self.ledger
+        if ledger.is_wasteful():
             self._compact()
         looks = 0
         begun: Token | None = None  # the state that a new ledger began with
         while True:
-            alone = self.exclusive.take(file)
-            status = file.status()
-            new = not self.ledger.epoch
-            self.known = begun == token_of(status) if new else self._ours(file, status)
+            self.alone = alone = take_file_lease(file) or self.exclusive.wait(file)
+            self.status = status = file.status()
+            token = status.inode, status.size, status.mtime_ns
+            new = not ledger.epoch
+            self.known = token == begun if new else token == ledger.token and self._has_number(file)
+            self.busy = False
             if self.known:
-                session = Session(file, status, alone, True)
-                late = alone and self.ledger.late >= 0
-                return None if late and self.add_line(session) else session
-            busy = not alone and abs(time.time_ns() - status.mtime_ns) < SAVING_S * 1e9
-            if busy or looks == _LOOKS:  # another program changes the file all the time
-                return Session(file, status, alone, known=False, busy=busy)
+                return not (alone and ledger.late >= 0 and self.add_line())
+            self.busy = not alone and abs(time.time_ns() - status.mtime_ns) < SAVING_S * 1e9
+            if self.busy or looks == _LOOKS:  # another program changes the file all the time
+                return True
             looks += 1
             end_file_lease(file)
             if new:
                 begun = begin(self, file)
             elif reconcile(self, file, alone=alone):
-                return None
+                return False
 
-    def commit(self, session: Session, edit: Edit) -> bool:
-        """Prove an edit, write it and log it. All changes of messages are made here.
-
-        Args:
-            session: the file, under the lock.
-            edit: the edit.
-
-        Returns:
-            Whether the whole edit is in the file at the path. If not, the caller tries again.
-
-        Raises:
-            MessageMovedError: a message was changed or removed since it was read; nothing was written.
-        """
-        if session.busy:
-            return False
-        file, alone = session.file, session.alone
-        try:
-            proven = edit.prove(session)
-        except MessageMovedError:
-            if session.still():
-                raise
-            return False  # another program has changed the file since the lock was taken
-        if alone and not has_file_lease(
-            file
-        ):  # another process waits, or has opened the file while this one was stopped
-            session = session._replace(alone=False)
-            proven = edit.prove(session)
-        if not proven:
-            return False
-        began, still = time.monotonic(), session.alone or session.still()
-        whole = edit.write(session)
-        if edit.last is None:
-            return whole
-        ledger = self.ledger
-        at, number = ledger.generation
-        still = still and (session.alone or self._has_number(file, ledger.generation))
-        if edit.wrote:
-            number += 1
-            if at >= 0 and session.known and still:
-                file.write_at(number_text(number), at)
-        there = self.disk.status(self.path)
-        if whole and (there is None or there.identity != session.status.identity):
-            return False
-        # A foreign change at this moment must not be taken for a part of this edit. If there was time for one, the
-        # ledger gets no state of the file, so that the next session reconciles. So it does if this session could not
-        # reconcile. If a file lease that another process waits for can still be released, it was valid until now.
-        exclusive = whole and (session.alone or (alone and end_file_lease(file)))
-        ours = session.known and (exclusive or (whole and still and time.monotonic() - began < MOMENT_S))
-        token = token_of(there) if ours and there is not None else unknown(token_of(session.status))
-        ledger.append(edit.lines(), token, number)
-        return whole
-
-    def add_line(self, session: Session) -> bool:
+    def add_line(self) -> bool:
         """Add the line with the number at the top, if this is possible; return whether the file was replaced.
 
         It is possible if the file has no other name, which would keep the old content, and no other program has it
         open. Otherwise, that program may have read it, and save it later: the next session adds the line, or finds out
         that the save is older than the claim.
         """
-        ledger, before = self.ledger, token_of(session.status)
-        if ledger.generation.position >= 0 or session.status.links > 1:
+        ledger, before = self.ledger, token_of(self.status)
+        if ledger.generation.position >= 0 or self.status.links > 1:
             return False
-        if not session.alone:
+        if not self.alone:
             if not ledger.lined and ledger.late < 0:
                 ledger.late = ledger.generation.number
                 ledger.state(before)
             return False
-        if token_of(session.file.status()) != before:
+        if token_of(self.file.status()) != before:
             return False
         number = ledger.generation.number
-        end_file_lease(session.file)
-        mark, line, at = line_for(session.file.read(_HEAD_BYTES, 0), number)
-        windows = scan(session.file) if ledger.lined else ()
+        end_file_lease(self.file)
+        mark, line, at = line_for(self.file.read(_HEAD_BYTES, 0), number)
+        windows = scan(self.file) if ledger.lined else ()
         strays = [(start, size) for one in windows for start, size, _ in strays_in(one.data, one.position)]
-        after = self.replace(session.file, before, strays, (len(mark), mark + line))
+        after = self.replace(self.file, before, strays, (len(mark), mark + line))
         if after is not None:
             grown = after[1] - before[1]
             claims = [
@@ -295,7 +246,7 @@ class QueueFile(TqFile):
             ClosedError: the queue was closed.
             FileInUseError: this is such a handler.
         """
-        if self._closed:
+        if self.closed:
             raise ClosedError("this queue was closed; reopen it", path=self.path)
         if self.thread == threading.get_ident():
             raise interrupted(self.path)
@@ -303,7 +254,7 @@ class QueueFile(TqFile):
     def close(self) -> None:
         """Close the files. The object cannot be reopened."""
         with self.threads:
-            self._closed = True
+            self.closed = True
             self.guard.close()
             self.ledger.close()
 
@@ -322,19 +273,15 @@ class QueueFile(TqFile):
             self._looked = now
             if not self.guard.is_open:  # otherwise the names cannot change
                 self.sidecars.look()
-        path = self.sidecars.path(".log")
-        if path != self.ledger.path:
+        if self.sidecars.log != self.ledger.path:
             self.ledger.close()
-            self.ledger.path = path
+            self.ledger.path = self.sidecars.log
         self.ledger.refresh(look=look)
 
-    def _ours(self, file: File, status: Status) -> bool:
-        """Return whether the file is in the state of the ledger's last line, with the number of the last change.
+    def _has_number(self, file: File) -> bool:
+        """Return whether the file has the number of the last change, where the ledger has seen it.
 
-        The number finds an old buffer that was saved within the same tick of the clock.
+        It finds an old buffer that was saved within the same tick of the clock.
         """
-        return self.ledger.token == token_of(status) and self._has_number(file, self.ledger.generation)
-
-    def _has_number(self, file: File, generation: Generation) -> bool:
-        at, number = generation
-        return at < 0 or file.read(DIGITS, at) == number_text(number)
+        at, number = self.ledger.generation
+        return at < 0 or file.read(DIGITS, at) == NUMBER % number

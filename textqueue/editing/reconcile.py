@@ -47,7 +47,7 @@ from sej.system.locks import end_file_lease, has_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import Conflict, TqFile
 from textqueue.errors import MessageMovedError
-from textqueue.format.generation import DIGITS, Generation, generations_in, number_text, strays_in
+from textqueue.format.generation import DIGITS, NUMBER, Generation, generations_in, strays_in
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.format.parser import chunks, digest, essence, value_of, variables_of
@@ -140,7 +140,7 @@ def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
     at = found[0].position if found else -1
     if found and (seen != number or len(found) > 1):
         writes += [(one.position, b" " * DIGITS) for one in found[1:]]
-        writes.append((at, number_text(number)))
+        writes.append((at, NUMBER % number))
     gone = work.archived()
     if writes or gone or work.reports:
         queue.exclusive.take(file)

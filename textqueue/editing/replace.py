@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
 from sej.system.paths import around
-from textqueue.editing.queue_file import Session
+from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
 from textqueue.editing.tq_file import copy_owner, copy_rest
 from textqueue.errors import FileInUseError, InvalidTextError
-from textqueue.format.generation import Generation, is_generation, number_text
+from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence
 from textqueue.format.windows import Token, require_resolved, scan
@@ -91,7 +91,7 @@ def runs(file: File) -> Iterator[list[Part]]:
         yield run
 
 
-def write_rest(source: Source, session: Session, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
+def write_rest(source: Source, session: QueueFile, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
     """Write the messages that remain into the temporary file, and return its status."""
     source.file.disk.unlink(temporary)  # after a crash within a rename, both names may be one file
     rest = source.file.disk.open(temporary, "temp")
@@ -100,7 +100,7 @@ def write_rest(source: Source, session: Session, temporary: str, moved: Sequence
         copy_rest(session.file, rest, 0, session.status.size, moved)
         at, number = source.file.ledger.generation
         if at >= 0:
-            rest.write_at(number_text(number + 1), _shifted(at, moved))
+            rest.write_at(NUMBER % (number + 1), _shifted(at, moved))
         rest.sync()
         return rest.status()
     finally:

@@ -7,7 +7,7 @@ and the record of the last sync.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,8 +16,8 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from textqueue.editing.delivered import Delivered
 from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
-from textqueue.editing.proof import Change, Place, entry_at, here, neighbours, proven
-from textqueue.editing.queue_file import MOMENT_S, QueueFile, Session
+from textqueue.editing.proof import Making, Place, entry_at, here
+from textqueue.editing.queue_file import MOMENT_S, QueueFile
 from textqueue.editing.reconcile import find_again
 from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
@@ -25,7 +25,7 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, MARKS, SET, WAS, Line
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, Line
 from textqueue.ledger.sidecar import InTransit, real_path
 
 
@@ -33,206 +33,20 @@ class ClaimLostError(MessageMovedError):
     """Another worker has the message: the claim's lease ended, or nothing was claimed. Nothing was written."""
 
 
-class Changes:
-    """Changes to some messages, which may have moved. All are found before the first is changed.
-
-    Attributes:
-        found: the messages as they are now.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        places: Sequence[Place],
-        changes: Sequence[Callable[[bytes], Change | None]],
-        what: str,
-        claims: Sequence[bytes] = (),
-        *,
-        free: bool = False,
-    ) -> None:
-        """Take the messages as they were read, a change for each, and a name of the edit for error texts.
-
-        Args:
-            source: the file.
-            places: the messages.
-            changes: their changes.
-            what: the name of the edit.
-            claims: for each message, its claim; empty: it may have any. If the claim has a lease, it must be in the
-                ledger, unless another worker may not take the message yet.
-            free: whether the edit is refused if a process has claimed one of the messages.
-        """
-        self.found: list[Place] = []
-        self._places = places
-        self.last: tuple[int, bytes] | None = None
-        self.wrote = False
-        self._source = source
-        self._queue = source.file
-        self._changes = changes
-        self._what = what
-        self._claims = claims
-        self._free = free
-        self._todo: list[Change | None] = []
-        self._lines: list[Line] = []
-
-    def prove(self, session: Session) -> bool:
-        """Find the messages at their positions, or elsewhere in the file.
-
-        Raises:
-            MessageMovedError: a message was changed or removed since it was read.
-            ClaimLostError: a message does not have its claim any more, or another process has claimed it.
-        """
-        file = session.file
-        self.last, self.wrote, self._lines = None, False, []
-        # In epoch 0 a message is found by its bytes alone.
-        epoch = self._queue.ledger.epoch if session.known and (session.alone or session.still()) else 0
-        places = self._places
-        if self._claims:
-            pairs = zip(places, self._claims, strict=True)
-            places = [self._claimed(place, owner, known=epoch > 0) if owner else place for place, owner in pairs]
-        found: list[Place] = []
-        lost: list[int] = []
-        for place in places:
-            raw = here(file, place, epoch=epoch)
-            if raw is None:
-                lost.append(len(found))
-            found.append(place if raw is None or raw is place.raw else place._replace(raw=raw))
-        if lost:
-            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
-            again = find_again(self._queue.path, file, [places[number] for number in lost], taken, self._what)
-            for number, (position, raw) in zip(lost, again, strict=True):
-                found[number] = Place(position, raw, -1)
-        self.found = found
-        for place in found if self._free else ():
-            self._require_free(place)
-        self._todo = [change(place.raw) for place, change in zip(found, self._changes, strict=True)]
-        return True
-
-    def _claimed(self, place: Place, owner: bytes, *, known: bool) -> Place:
-        """Return the place of a message that has a claim; lines may have moved.
-
-        A lease identifies one claim. Without one, all claims of a process on equal messages are alike.
-
-        Args:
-            place: the message as it was read.
-            owner: its claim.
-            known: whether the ledger has the positions of this file. Then a message whose claim has none is not there,
-                even if an equal one is.
-        """
-        ledger, leased = self._queue.ledger, claimant(owner) != owner
-        claim = ledger.claims.get(place.position)
-        if claim is not None and claim.owner == owner and (leased or place.epoch == ledger.epoch):
-            return place
-        name = digest(essence(place.raw))
-        there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.owner == owner]
-        if not there and leased and self._source.leases.is_over(owner):
-            raise ClaimLostError(
-                f"cannot {self._what}: the lease of the claim ended, and another worker took the message; nothing was"
-                " written; claim with a longer lease, or extend it",
-                path=self._queue.path,
-                position=place.position,
-            )
-        alike = [at for at, other in there if other == name] or [at for at, _ in there if leased]
-        at = min(alike, key=lambda at: abs(at - place.position), default=-1)
-        if alike and at < 0 and known:
-            raise MessageMovedError(
-                f"cannot {self._what}: another program deleted it, or is saving the file; nothing was written",
-                path=self._queue.path,
-                position=place.position,
-            )
-        return Place(at, place.raw, ledger.epoch) if at >= 0 else place
-
-    def _require_free(self, place: Place) -> None:
-        if holder := self._source.holder(place):
-            raise ClaimLostError(
-                f"cannot {self._what}: {holder.decode('utf-8', 'replace')} has claimed it; nothing was written; wait"
-                " for that process, or change the status in an editor, which has precedence",
-                path=self._queue.path,
-                position=place.position,
-            )
-
-    def write(self, session: Session) -> bool:
-        """Write each change. Without a file lease, prove each message again before, and read it back afterwards."""
-        for number, (place, change) in enumerate(zip(self.found, self._todo, strict=True)):
-            if change is None:
-                continue
-            new = put(self._queue, session, place, change.writes)
-            if new is None:
-                return False
-            self.wrote = self.wrote or bool(change.writes)
-            owner = change.owner
-            if change.kind == SET:
-                owner = b"%s/%s" % (digest(essence(place.raw)), owner)
-            self.found[number] = Place(place.position, new, place.epoch)
-            self._lines.append((change.kind, place.position, digest(essence(new)), owner))
-            self.last = place.position, new
-        return True
-
-    def lines(self) -> list[Line]:
-        """Return a ledger line for each message."""
-        return self._lines
-
-
-def put(queue: QueueFile, session: Session, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
+def put(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
     """Write into a message, and return its new bytes; None: another program changed it after it was found.
 
     Without a file lease, the message is proven again before, and read back afterwards.
     """
-    file, alone = session.file, session.alone
-    if not alone and here(file, place, epoch=0) != place.raw:
+    file, alone, (position, raw, _) = session.file, session.alone, place
+    if not alone and here(file, place, epoch=0) != raw:
         return None
-    raw = bytearray(place.raw)
-    for relative, data in writes:
-        file.write_at(data, place.position + relative)
-        raw[relative : relative + len(data)] = data
-    new = bytes(raw)
-    if not alone and file.read(len(new), place.position) != new:
-        queue.report(place.position, new, "collision", "the file was rewritten while this message was edited")
-    return new
-
-
-class _OneStatus:
-    """One status for messages that have not moved. It needs a file lease.
-
-    Messages that are close to each other are written in one write, together with the bytes between them.
-    """
-
-    def __init__(self, places: Sequence[Place], control: int) -> None:
-        """Take the messages as they were read, at least one, and the control byte."""
-        self._places = places = sorted(places) if len(places) > 1 else places
-        self._control = control
-        self._groups = neighbours(places) if len(places) > 1 else [places]
-        position, raw, _ = self._places[-1]
-        self.wrote = True
-        self.last: tuple[int, bytes] | None = position, bytes([control]) + raw[1:]
-
-    def prove(self, session: Session) -> bool:
-        """Return whether all messages are at their positions."""
-        if not session.alone:
-            return False
-        for group in self._groups:
-            start = max(group[0].position - 1, 0)
-            data = session.file.read(group[-1].position + len(group[-1].raw) + 1 - start, start)
-            if not proven(data, start, group):
-                return False
-        return True
-
-    def write(self, session: Session) -> bool:
-        """Write the control bytes, group by group."""
-        for group in self._groups:
-            begin = group[0].position
-            window = bytearray(session.file.read(group[-1].position - begin, begin) if len(group) > 1 else b"")
-            for position, _, _ in group[:-1]:
-                window[position - begin] = self._control
-            window.append(self._control)
-            session.file.write_at(window, begin)
-        return True
-
-    def lines(self) -> list[Line]:
-        """Return a ledger line for each message."""
-        return [
-            (self._control, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
-            for at, raw, _ in self._places
-        ]
+    for at, data in writes:
+        file.write_at(data, position + at)
+        raw = raw[:at] + data + raw[at + len(data) :]
+    if not alone and file.read(len(raw), position) != raw:
+        session.report(position, raw, "collision", "the file was rewritten while this message was edited")
+    return raw
 
 
 _RENAMED_S: Final = 0.5
@@ -259,6 +73,10 @@ class Replaced:
         self._times = 0
         self._start = time.monotonic()
 
+    def passed_s(self) -> float:
+        """Return for how many seconds the edit has tried."""
+        return time.monotonic() - self._start
+
     def again(self) -> None:
         """Count one more time, and wait for a moment.
 
@@ -266,7 +84,7 @@ class Replaced:
             TextQueueError: it was too often, for too long.
         """
         self._times += 1
-        passed = time.monotonic() - self._start
+        passed = self.passed_s()
         if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
             raise TextQueueError(
                 f"cannot {self._what}: for {passed:.0f} seconds, another program has been saving or replacing the file;"
@@ -358,7 +176,7 @@ class Source:
     def was_copied(self, position: int, raw: bytes) -> bool:
         """As :meth:`is_copy`, for a message that a reader has read without the lock."""
         try:
-            with self.file.session() as session:
+            with self.file as session:
                 return entry_at(session.file, position) == raw and self.is_copy(position, raw)
         except OSError:  # a user who may only read
             return False
@@ -413,7 +231,7 @@ class Source:
             raw: the message as it was last seen.
             owner: the owner in the ledger.
         """
-        with suppress(OSError), self.file.session() as session:
+        with suppress(OSError), self.file as session:
             ledger, name = self.file.ledger, digest(essence(raw))
             alike = [at for at, claim in ledger.claims.items() if (claim.digest, claim.owner) == (name, owner)]
             if alike:
@@ -422,18 +240,13 @@ class Source:
                 token = token if session.known else unknown(token)
                 ledger.append([(ENDED, at, name, EMPTY)], token, ledger.generation.number)
 
-    def edit(
-        self,
-        place: Place,
-        change: Callable[[bytes], Change | None],
-        what: str,
-        claim: bytes = b"",
-    ) -> Place:
+    def edit(self, place: Place, change: Making, what: str, claim: bytes = b"") -> Place:
         """Change a message in place.
 
         Args:
             place: the message as it was read.
-            change: a function that gets the current bytes and returns the change, or None if none is needed.
+            change: a function that gets the message as it was read and its current bytes, and returns the change, or
+                None if none is needed.
             what: the name of the edit, for errors, such as "mark the message as cleared".
             claim: the claim of the message; empty: it may have any. A lease must be in the ledger, or not be over.
 
@@ -444,35 +257,29 @@ class Source:
             MessageMovedError: the message was changed or removed since it was read.
             TextQueueError: other programs replaced the file 100 times in 10 seconds.
         """
-        return self.edit_many([place], [change], what, [claim] if claim else ())[0]
+        return self.edit_many([place], change, what, [claim] if claim else ())[0]
 
     def edit_many(
-        self,
-        places: Sequence[Place],
-        changes: Sequence[Callable[[bytes], Change | None]],
-        what: str,
-        claims: Sequence[bytes] = (),
-        *,
-        free: bool = False,
+        self, places: Sequence[Place], change: Making, what: str, claims: Sequence[bytes] = (), *, free: bool = False
     ) -> list[Place]:
         """Change many messages under one lock. All are found before the first is changed.
 
         Args:
             places: as for :meth:`edit`, and so are the other arguments.
-            changes: their changes.
+            change: their change.
             what: the name of the edit.
             claims: for each message, its claim.
             free: whether the edit is refused if a process has claimed one of the messages.
         """
-        start = time.monotonic()
-        edit = Changes(self, places, changes, what, claims, free=free)
         replaced = Replaced(what, self.path)
         while True:
             try:
-                with self.file.session() as session:
-                    done = self.write(session, edit)
+                with self.file as session:
+                    done = self.change(session, places, change, what, claims, free=free)
+                if done is not None:
+                    return done
             except FileNotFoundError:
-                if time.monotonic() - start < _RENAMED_S and self.has_ledger:
+                if replaced.passed_s() < _RENAMED_S and self.has_ledger:
                     time.sleep(_RENAMED_PAUSE_S)
                     continue
                 raise MessageMovedError(
@@ -480,25 +287,120 @@ class Source:
                     path=self.path,
                     position=places[0].position,
                 ) from None
-            if done is not None:
-                return done
             replaced.again()
 
-    def mark_all(self, places: Sequence[Place], control: int) -> int | None:
-        """Mark many messages that have not moved, close ones in one write; None: the caller edits them one by one."""
+    def change(
+        self,
+        session: QueueFile,
+        places: Sequence[Place],
+        change: Making,
+        what: str,
+        claims: Sequence[bytes] = (),
+        *,
+        free: bool = False,
+    ) -> list[Place] | None:
+        """Change messages in a session, and return them; None: not all changes are in the file at the path."""
+        if session.busy:
+            return None
         try:
-            with self.file.session() as session:
-                done = bool(places) and self.file.commit(session, _OneStatus(places, control))
-                return self.file.ledger.epoch if done else None
-        except FileNotFoundError:
+            found = self._find(session, places, what, claims)
+            if free:
+                self._require_free(found, what)
+            todo = list(map(change, places, [raw for _, raw, _ in found]))
+        except MessageMovedError:
+            if session.still():
+                raise
+            return None  # another program has changed the file since the lock was taken
+        if not session.start():
             return None
+        epoch, wrote, whole = self.file.ledger.epoch, False, True
+        lines: list[Line] = []
+        for number, (place, made) in enumerate(zip(found, todo, strict=True)):
+            if made is None:
+                continue
+            new = put(session, place, made.writes)
+            if new is None:
+                whole = False
+                break
+            wrote = wrote or bool(made.writes)
+            found[number] = Place(place.position, new, epoch)
+            lines.append((made.kind, place.position, digest(essence(new)), made.owner))
+        if lines and not session.log(lines, wrote=wrote, whole=whole):
+            return None
+        if lines and not epoch:  # this was the first change of the file
+            found = [Place(at, raw, self.file.ledger.epoch) for at, raw, _ in found]
+        return found if whole else None
 
-    def write(self, session: Session, edit: Changes) -> list[Place] | None:
-        """Make changes in a session, and return the messages; None: not all changes are in the file at the path."""
-        if not self.file.commit(session, edit):
-            return None
-        epoch = self.file.ledger.epoch
-        return edit.found if edit.last is None else [Place(at, raw, epoch) for at, raw, _ in edit.found]
+    def _find(self, session: QueueFile, places: Sequence[Place], what: str, claims: Sequence[bytes]) -> list[Place]:
+        """Find messages at their positions, or elsewhere in the file.
+
+        Raises:
+            MessageMovedError: a message was changed or removed since it was read.
+            ClaimLostError: a message does not have its claim any more.
+        """
+        # In epoch 0 a message is found by its bytes alone.
+        epoch = self.file.ledger.epoch if session.known and (session.alone or session.still()) else 0
+        if claims:
+            pairs = zip(places, claims, strict=True)
+            places = [self._claimed(place, owner, what, known=epoch > 0) if owner else place for place, owner in pairs]
+        found: list[Place] = []
+        lost: list[int] = []
+        for place in places:
+            raw = here(session.file, place, epoch=epoch)
+            if raw is None:
+                lost.append(len(found))
+            found.append(place if raw is None or raw is place.raw else Place(place.position, raw, place.epoch))
+        if lost:
+            taken = {place.position for number, place in enumerate(found) if number not in set(lost)}
+            again = find_again(self.path, session.file, [places[number] for number in lost], taken, what)
+            for number, (position, raw) in zip(lost, again, strict=True):
+                found[number] = Place(position, raw, -1)
+        return found
+
+    def _claimed(self, place: Place, owner: bytes, what: str, *, known: bool) -> Place:
+        """Return the place of a message that has a claim; lines may have moved.
+
+        A lease identifies one claim. Without one, all claims of a process on equal messages are alike.
+
+        Args:
+            place: the message as it was read.
+            owner: its claim.
+            what: the name of the edit.
+            known: whether the ledger has the positions of this file. Then a message whose claim has none is not there,
+                even if an equal one is.
+        """
+        ledger, leased = self.file.ledger, claimant(owner) != owner
+        claim = ledger.claims.get(place.position)
+        if claim is not None and claim.owner == owner and (leased or place.epoch == ledger.epoch):
+            return place
+        name = digest(essence(place.raw))
+        there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.owner == owner]
+        if not there and leased and self.leases.is_over(owner):
+            raise ClaimLostError(
+                f"cannot {what}: the lease of the claim ended, and another worker took the message; nothing was"
+                " written; claim with a longer lease, or extend it",
+                path=self.path,
+                position=place.position,
+            )
+        alike = [at for at, other in there if other == name] or [at for at, _ in there if leased]
+        at = min(alike, key=lambda at: abs(at - place.position), default=-1)
+        if alike and at < 0 and known:
+            raise MessageMovedError(
+                f"cannot {what}: another program deleted it, or is saving the file; nothing was written",
+                path=self.path,
+                position=place.position,
+            )
+        return Place(at, place.raw, ledger.epoch) if at >= 0 else place
+
+    def _require_free(self, places: Sequence[Place], what: str) -> None:
+        for place in places:
+            if holder := self.holder(place):
+                raise ClaimLostError(
+                    f"cannot {what}: {holder.decode('utf-8', 'replace')} has claimed it; nothing was written; wait"
+                    " for that process, or change the status in an editor, which has precedence",
+                    path=self.path,
+                    position=place.position,
+                )
 
     def sync(self) -> None:
         """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.
@@ -509,7 +411,7 @@ class Source:
         """
         deadline = time.monotonic() + _SYNC_WAIT_S
         while True:
-            with self.file.session() as session:
+            with self.file as session:
                 if self._sync(session):
                     return
             if time.monotonic() > deadline:
@@ -520,7 +422,7 @@ class Source:
                 )
             time.sleep(_SYNC_PAUSE_S)
 
-    def _sync(self, session: Session) -> bool:
+    def _sync(self, session: QueueFile) -> bool:
         """Sync, and return whether all is on disk; False: the file is in use."""
         file, ledger = session.file, self.file.ledger
         token = token_of(session.status)

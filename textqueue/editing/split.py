@@ -28,7 +28,7 @@ from sej.system.locks import end_file_lease
 from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, seal
 from textqueue.editing.proof import Place
-from textqueue.editing.queue_file import Session
+from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.replace import (
     Part,
     log_moved,
@@ -66,7 +66,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
         TextQueueError: the note of an interrupted run is damaged.
     """
     for _ in range(_MAX_ATTEMPTS):
-        with source.file.session() as session:
+        with source.file as session:
             counts = _attempt(source, session, choose) if session.known else None
         if counts is not None:
             return counts
@@ -76,7 +76,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
     )
 
 
-def _attempt(source: Source, session: Session, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
+def _attempt(source: Source, session: QueueFile, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
     before = token_of(session.status)
     end_file_lease(file)

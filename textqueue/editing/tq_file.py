@@ -54,37 +54,31 @@ class Conflict(NamedTuple):
 
 
 class Exclusive:
-    """Takes file leases, and remembers failed waits.
-
-    Attributes:
-        granted: whether the last one was granted.
-    """
+    """Takes file leases, and remembers failed waits."""
 
     def __init__(self) -> None:
         """Begin without a failed wait."""
-        self.granted = True
         self._backoff_until = 0.0
         self._backoff_s = _BACKOFF_FIRST_S
 
     def take(self, file: File) -> bool:
         """Take a file lease, and return whether it was granted. It ends when the file is closed."""
-        self.granted = take_file_lease(file)
-        if self.granted:
-            self._backoff_s = _BACKOFF_FIRST_S
-        else:
-            self.granted = self._wait(file)
-        return self.granted
+        return take_file_lease(file) or self.wait(file)
 
-    def _wait(self, file: File) -> bool:
+    def wait(self, file: File) -> bool:
+        """Wait for a moment for a file lease that was not granted, unless that failed a moment ago."""
         now = time.monotonic()
         if now < self._backoff_until or not is_file_leasable(file):
             return False
         while time.monotonic() - now < _FILE_LEASE_WAIT_S:
             time.sleep(_PAUSE_S)
             if take_file_lease(file):
+                self._backoff_s = _BACKOFF_FIRST_S
                 return True
-        self._backoff_until = time.monotonic() + self._backoff_s
-        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+        now = time.monotonic()
+        again = now - self._backoff_until < _BACKOFF_MAX_S
+        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S) if again else _BACKOFF_FIRST_S
+        self._backoff_until = now + self._backoff_s
         return False
 
 

@@ -57,7 +57,7 @@ def undo(sources: Iterable[Source], count: int) -> Iterator[Message]:
     """
     edits: list[_Edit] = []
     for source in sources:
-        with suppress(FileNotFoundError), source.file.session():  # a stale save may have reverted the edit
+        with suppress(FileNotFoundError), source.file:  # a stale save may have reverted the edit
             history = source.file.ledger.history()
             edits += _changes(source, history)[-count:]
     edits.sort(key=lambda edit: edit.record.token[2])  # of equal times, the later line remains later
@@ -89,7 +89,7 @@ def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
 
 def _undo(edit: _Edit) -> Message:
     source, record = edit.source, edit.record
-    with source.file.session() as session:
+    with source.file as session:
         found: list[Place] = []
         for window in scan(session.file):
             position = window.position
@@ -106,7 +106,6 @@ def _undo(edit: _Edit) -> Message:
             position=max(record.position, 0),
         )
     place = min(at, key=lambda one: abs(one.position - record.position))
-    change = marking(source, place.raw, place.position, STATUS_OF[edit.before])
-    done = source.edit(place, change, "undo a change of a status")
+    done = source.edit(place, marking(source, STATUS_OF[edit.before]), "undo a change of a status")
     source.delivered.forget(place.raw)
     return Message(source, done.raw, done.position, done.epoch)

@@ -25,6 +25,8 @@ from typing import Final, NamedTuple
 from textqueue.format.grammar import BOM
 
 DIGITS: Final = 12
+NUMBER: Final = b"%%0%dd" % DIGITS
+"""The format of a number in the line."""
 _LINE: Final = re.compile(rb"(?m)^#[^\n]*\n(?:[ \\][^\n]*\n)*?\\seq=([0-9]{%d})[ \t]*\r?$" % DIGITS)
 _STRAY: Final = re.compile(rb"(?m)^(?:\\seq=([0-9]{%d})[ \t]*|#queue)\r?\n" % DIGITS)
 _HEAD: Final = b"#queue%s\\seq="
@@ -35,11 +37,6 @@ class Generation(NamedTuple):
 
     position: int
     number: int
-
-
-def number_text(number: int) -> bytes:
-    """Return a number as it is in the line."""
-    return b"%0*d" % (DIGITS, number)
 
 
 def generations_in(data: bytes, start: int = 0) -> list[Generation]:
@@ -72,4 +69,4 @@ def line_for(data: bytes, number: int) -> tuple[bytes, bytes, int]:
     end = data.find(b"\n")
     newline = b"\r\n" if end > 0 and data[end - 1 : end] == b"\r" else b"\n"
     head = _HEAD % newline
-    return mark, head + number_text(number) + newline, len(mark) + len(head)
+    return mark, head + NUMBER % number + newline, len(mark) + len(head)

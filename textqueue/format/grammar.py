@@ -30,6 +30,8 @@ class MessageStatus(enum.Enum):
     comment = 3
     critical = 4
 
+    __hash__ = object.__hash__  # each is one object, and this is in C
+
 
 class Role(enum.Enum):
     """The role of a line: it begins an entry, or belongs to the entry above."""

@@ -115,9 +115,12 @@ class Record(NamedTuple):
 
     def line(self) -> bytes:
         """Return the line as it is stored."""
-        kind, number, position, name, token, owner = self
-        text = b"%c %d %d %s %d %d %d %s" % (kind, number, position, name, *token, owner)
-        return b"%s %08x\n" % (text, zlib.crc32(text))
+        return _line(*self)
+
+
+def _line(kind: int, number: int, position: int, name: bytes, token: Token, owner: bytes) -> bytes:
+    text = b"%c %d %d %s %d %d %d %s" % (kind, number, position, name, *token, owner)
+    return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
 def text_owner(raw: bytes) -> bytes:
@@ -224,7 +227,7 @@ class Ledger:
             self._torn = len(data) - end
             self._read_to += end
             for record in records_in(data[:end]):
-                self._apply(record)
+                self._apply(*record)
             if b"\n>\n" in b"\n" + data and not self._replaced:
                 self._replaced = True
                 self.refresh()
@@ -240,7 +243,14 @@ class Ledger:
             token: the state of the file after the change.
             number: the number of the change.
         """
-        self._write([Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
+        if self._file is None or self._first or self._torn or self._read_only:
+            self._write([Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
+            return
+        data = b"".join([_line(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
+        self._file.write(data)
+        self._read_to += len(data)
+        for kind, at, name, owner in lines:
+            self._apply(kind, number, at, name, token, owner)
 
     def _write(self, records: Sequence[Record]) -> None:
         first = self._first
@@ -259,7 +269,7 @@ class Ledger:
         self._read_to += len(lines)
         self._torn = 0
         for record in records:
-            self._apply(record)
+            self._apply(*record)
 
     def start(self, claims: Sequence[Record], token: Token, generation: Generation) -> None:
         """Begin a ledger for a file in this state. The first change writes it, so that a reader writes nothing."""
@@ -322,7 +332,7 @@ class Ledger:
     def is_wasteful(self) -> bool:
         """Return whether a compaction is worth its cost. The ledger is refreshed."""
         lines = self.lines
-        return lines > max(_LEAST_LINES, self._compacted * 2) and (lines > 2 * KEPT or self._spent * 2 > lines)
+        return lines > _LEAST_LINES and lines > self._compacted * 2 and (lines > 2 * KEPT or self._spent * 2 > lines)
 
     def compact(self) -> None:
         """Write the ledger again, without the lines that mean nothing. The caller holds the lock."""
@@ -396,12 +406,11 @@ class Ledger:
             self._read_only = True
         self._inode = self._file.status().inode
 
-    def _apply(self, record: Record) -> None:
-        kind, number, position, _, token, owner = record
+    def _apply(self, kind: int, number: int, position: int, name: bytes, token: Token, owner: bytes) -> None:
         self.lines += 1
         self.token = token
         if kind == STATE:
-            self.generation = Generation(int(record.digest.partition(b"/")[2]), number)
+            self.generation = Generation(int(name.partition(b"/")[2]), number)
             self.lined = self.lined or owner == LINED
             self.late = int(owner.removeprefix(LATE)) if owner.startswith(LATE) else -1
             self._spent += 1
@@ -412,7 +421,7 @@ class Ledger:
             self.generation = Generation(self.generation.position, number)
         if kind in CLAIMS:
             self._unclaim(position)
-            self.claims[position] = record
+            self.claims[position] = Record(kind, number, position, name, token, owner)
             holder = claimant(owner)
             self.owners[holder] += 1
             self._spent += 1
@@ -423,7 +432,7 @@ class Ledger:
             if kind == GIVEN_BACK:
                 self._give_back(position, owner)
         elif kind == SET and position in self.claims:
-            self.claims[position] = self.claims[position]._replace(digest=record.digest)
+            self.claims[position] = self.claims[position]._replace(digest=name)
 
     def _begin(self, epoch: int, token: Token) -> None:
         self.claims.clear()

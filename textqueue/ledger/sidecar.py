@@ -72,6 +72,7 @@ class Sidecars:
     Attributes:
         real_path: the path of the queue file, without a symbolic link.
         is_link: whether the path was a symbolic link at the last look.
+        log: the path of the ledger.
     """
 
     is_link = False
@@ -87,7 +88,7 @@ class Sidecars:
         self._given = absolute_name(path)
         self._disk = disk
         self._queue = queue
-        self.real_path = self._hidden = ""
+        self.real_path = self._hidden = self.log = ""
         self.look()
 
     def path(self, ending: str) -> str:
@@ -99,6 +100,7 @@ class Sidecars:
         path = real_path(self._given)
         if path != self.real_path:
             self.real_path, self._hidden, self.is_link = path, sidecar_path(path, ""), path != self._given
+            self.log = self._hidden + ".log"
 
     def have_moved(self) -> bool:
         """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
@@ -220,7 +222,11 @@ class Guard:
         self._depth = 1
         self._locked = False
         try:
-            self._take()
+            now = time.monotonic()
+            if self._file is None or self._sidecars.is_link or now - self._looked > _LOOK_S:
+                self._take(now)
+            elif not self._file.lock():
+                self._wait(self._file, now + self._timeout)
             self._locked = True
         except BaseException:
             if self._file is not None:
@@ -254,10 +260,9 @@ class Guard:
             self._file.close()
             self._file = None
 
-    def _take(self) -> None:
-        now = time.monotonic()
+    def _take(self, now: float) -> None:
         look = now - self._looked > _LOOK_S
-        if (look or self._sidecars.is_link) and self._sidecars.have_moved():
+        if self._sidecars.have_moved():
             self.close()
         while True:
             if self._file is None:

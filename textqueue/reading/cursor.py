@@ -96,7 +96,7 @@ class _Reader:
                 # An editor may have saved an old buffer and reverted marks. The session repairs them. Its lock keeps
                 # other workers from changing the file before the window is read.
                 try:
-                    with source.file.session() as session:
+                    with source.file as session:
                         if session.busy and self._checks:  # another program may be in the middle of a save
                             source.growing = True
                             return None
