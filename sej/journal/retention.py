@@ -22,7 +22,7 @@ from sej.errors import InvalidNameError
 from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.reader_limits import KeptReader, ReaderLimits, kept_readers
-from sej.system.disk import is_full, of_system
+from sej.system.disk import File, is_full, of_system, open_existing
 from sej.system.logs import INFO, record
 
 
@@ -84,9 +84,29 @@ def readers_lock(directory: Directory) -> AbstractContextManager[object]:
 
 
 def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager[object] | None:
-    """Take the same lock; None if another process has it and wait is False."""
-    directory.disk.mkdir(directory.at("ofs"))
-    file = directory.disk.open(directory.at("ofs", ".lock"), "append")
+    """Take the same lock; None if another process has it and wait is False.
+
+    The lock file is created under a lock of ``id``, which stays the lock if the disk has no inode for another file:
+    removing segments must be possible then.
+    """
+    disk, path = directory.disk, directory.at("ofs", ".lock")
+    disk.mkdir(directory.at("ofs"))
+    if disk.status(path) is None and (identity := open_existing(disk, directory.at("id"), "read")) is not None:
+        held = _locked(identity, wait=wait)
+        if held is None:
+            return None
+        try:
+            disk.open(path, "append").close()
+        except OSError as error:
+            if is_full(error):
+                return held
+            identity.close()
+            raise
+        identity.close()
+    return _locked(disk.open(path, "append"), wait=wait)
+
+
+def _locked(file: File, *, wait: bool) -> AbstractContextManager[object] | None:
     try:
         if file.lock(wait=wait):
             return file.closing()
