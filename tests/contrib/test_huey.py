@@ -2,13 +2,16 @@
 
 import os
 import pickle
+import sys
 import tempfile
 from datetime import datetime
 from functools import cache
-from importlib import reload
+from importlib import import_module, reload
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import huey
 import pytest
 
 import sej
@@ -19,9 +22,12 @@ from tests.forking import Forkserver
 from tests.sej.hooks import until
 
 os.environ["HUEY_SLOW_TESTS"] = "1"  # read when huey's tests are imported
-
-from huey.tests.base import BaseTestCase
-from huey.tests.test_storage import StorageTests
+# The package itself imports the tests of huey's own backend for Django, which configure Django.
+package = ModuleType("huey.tests")
+package.__path__ = [str(Path(huey.__file__).parent / "tests")]
+sys.modules["huey.tests"] = package
+BaseTestCase: Any = import_module("huey.tests.base").BaseTestCase
+StorageTests: Any = import_module("huey.tests.test_storage").StorageTests
 
 
 class Stored(BaseTestCase):  # type: ignore[misc]

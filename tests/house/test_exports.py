@@ -28,6 +28,7 @@ DOORS = {
     "sej.contrib.logging",
     "sej.contrib.outbox",
     "sej.contrib.inbox",
+    "sej.contrib.django.backend",
     "sej.contrib.huey",
     "hub.wire.metrics",
 }

@@ -1,0 +1,10 @@
+"""The application that has the command."""
+
+from django.apps import AppConfig
+
+
+class SejConfig(AppConfig):  # type: ignore[misc]
+    """Its label is ``sej``."""
+
+    name = "sej.contrib.django"
+    label = "sej"
