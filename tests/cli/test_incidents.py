@@ -198,8 +198,9 @@ def test_a_worker_that_hangs_and_then_dies(folder: Path, monkeypatch: pytest.Mon
         assert worker.stdout is not None
         worker.stdout.readline()
         hours_ago(folder / "j", "queue")
-        require_shown("hanging handler", look(folder / "j"), folder)
+        shown = look(folder / "j")
         worker.send_signal(signal.SIGKILL)
+    require_shown("hanging handler", shown, folder)
     is_over("hanging handler", folder)
     require_shown("dead worker", look(folder / "j"), folder)
     for name in ("hanging handler", "dead worker"):
