@@ -8,7 +8,6 @@ import pytest
 
 from sej.cli.bench import MEASUREMENTS
 from tests.cli.command import sej, start
-from tests.cli.terminal import ended, terminal
 
 
 def test_every_measurement_works(tmp_path: Path) -> None:
@@ -42,12 +41,3 @@ def test_wrong_words(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"--value-bytes must be at most 256M, got 109951162777600" in done.stderr
     assert sej("bench", tmp_path / "missing").returncode == 4
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bar_and_a_table_in_a_terminal(tmp_path: Path) -> None:
-    with terminal("bench", "--seconds", "0.1", "--only", "Writer.append", tmp_path) as shown:
-        shown.expect(b"measurements.*/15")
-        code, text = ended(shown)
-    assert code == 0
-    assert b"process death" in text
-    assert b"operation" in text

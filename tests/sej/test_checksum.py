@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import crc32c as library
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sej.system.checksum import crc32c
 
@@ -23,14 +20,3 @@ from sej.system.checksum import crc32c
 )
 def test_published_values(data: bytes, expected: int) -> None:
     assert crc32c(data) == expected
-
-
-@given(data=st.binary(max_size=1000), cut=st.integers(0, 1000))
-def test_continues_at_the_end_of_the_last_call(data: bytes, cut: int) -> None:
-    assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data) == library.crc32c(data)
-
-
-def test_takes_any_buffer_and_nothing_else() -> None:
-    assert crc32c(bytearray(b"123456789")) == crc32c(memoryview(b"123456789")) == 0xE3069283
-    with pytest.raises(TypeError):
-        crc32c("123456789")  # type: ignore[arg-type]

@@ -83,8 +83,7 @@ def offsets_of(path: Path, start: int = 0, **options: Any) -> list[int]:
 
 
 @pytest.mark.either_codec
-@pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 18, 1 << 20])
-@pytest.mark.parametrize("ahead", [1, 3, 64])
+@pytest.mark.parametrize(("chunk_bytes", "ahead"), [(1 << 16, 1), (1 << 18, 64), (1 << 20, 3)])
 def test_a_block_is_checked_before_its_messages_are_returned(
     ahead: int, chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

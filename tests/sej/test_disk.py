@@ -25,7 +25,6 @@ from sej.system.disk import (
     open_existing,
     replace_file,
 )
-from sej.system.locks import is_current
 from tests.sej.interrupts import open_below
 
 
@@ -98,17 +97,6 @@ def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
     file.close()
 
 
-def test_status_has_the_identity_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"123")
-    os.link(tmp_path / "a", tmp_path / "b")
-    one, two = OS.status(tmp_path / "a"), OS.status(tmp_path / "b")
-    assert one is not None and two is not None
-    assert one.identity == two.identity and (one.size, one.links, one.is_dir) == (3, 2, False)
-    there = OS.status(tmp_path)
-    assert there is not None and there.is_dir
-    assert OS.status(tmp_path / "missing") is OS.status(tmp_path / "a" / "below") is None
-
-
 def test_directories_are_synced_after_create_rename_and_unlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OS
     seen: list[str] = []
@@ -154,17 +142,6 @@ def test_a_file_is_replaced_whole_and_the_old_one_is_not_touched(tmp_path: Path)
         assert reader.read() == b"old"
     assert (tmp_path / "kept").read_bytes() == b"new and longer"
     assert OS.list(tmp_path) == ["kept"]
-
-
-def test_a_started_sync_promises_nothing_and_reports_nothing(tmp_path: Path) -> None:
-    file = OS.open(tmp_path / "file", "temp")
-    file.write(b"x" * 5000)
-    for size, position in ((5000, 0), (1, 4999), (10, 9000)):
-        file.start_sync(size, position)
-    file.sync()
-    assert file.read(6000, 0) == b"x" * 5000
-    file.close()
-    file.start_sync(1, 0)
 
 
 def test_a_call_that_fails_says_where(tmp_path: Path) -> None:
@@ -219,30 +196,6 @@ def test_a_closed_file_is_refused_by_the_system(tmp_path: Path) -> None:
             call()
     file.unlock()
     file.close()
-
-
-def test_positions_and_sizes_below_zero_are_refused(tmp_path: Path) -> None:
-    file = OS.open(tmp_path / "file", "new")
-    for call in (lambda: file.read(-1, 0), lambda: file.read(1, -1), lambda: file.write_at(b"x", -1)):
-        with pytest.raises(OSError, match="Invalid argument"):
-            call()
-    with file.closing():
-        assert file.size() == 0
-
-
-def test_a_path_is_compared_with_the_file_that_was_opened(tmp_path: Path) -> None:
-    path, second = tmp_path / "file", tmp_path / "second"
-    with OS.open(path, "append").closing():
-        device, inode = identity = (path.stat().st_dev, path.stat().st_ino)
-        assert is_current(OS, identity, str(path))
-        assert not is_current(OS, (device + 1, inode), str(path)) and not is_current(OS, (device, inode + 1), str(path))
-        second.hardlink_to(path)
-        path.unlink()
-        assert is_current(OS, identity, str(second)) and not is_current(OS, identity, str(path))
-        path.touch()
-        assert not is_current(OS, identity, str(path)) and not is_current(OS, identity, f"{path}/below")
-        with pytest.raises(OSError, match="too long"):
-            is_current(OS, identity, "x" * 5000)
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:

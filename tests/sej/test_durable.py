@@ -23,16 +23,6 @@ def make(path: Path, data: bytes) -> File:
     return OS.open(path, "append")
 
 
-def test_what_was_stored_is_loaded(tmp_path: Path) -> None:
-    file = make(tmp_path / "f", b"x" * 100)
-    kept = KeptPosition(OS, os.fspath(tmp_path / "d" / "kept"))
-    assert kept.load(file, 7) is None
-    for position in (1, 63, 64, 100):
-        kept.store(file, 7, position, 3)
-        assert KeptPosition(OS, kept.path).load(file, 7) == Kept(position, 3)
-    assert os.path.getsize(kept.path) == RECORD_SIZE
-
-
 def test_a_record_of_another_file_says_that_nothing_is_known(tmp_path: Path) -> None:
     file = make(tmp_path / "f", b"x" * 100)
     kept = KeptPosition(OS, os.fspath(tmp_path / "kept"))
@@ -234,16 +224,6 @@ def test_a_medium_that_keeps_nothing_is_an_error() -> None:
 
     with pytest.raises(OSError, match="does not have the bytes that were written"):
         renew(HookedDisk(forgets, disk), file, 512, 516)
-
-
-def test_a_rewrite_that_fails_does_not_fail_the_next_opening() -> None:
-    disk, file = lossy(b"x" * 512, b"lost")
-    refusing = FaultyDisk(disk, 2)
-    with pytest.raises(OSError, match="injected"):
-        renew(refusing, file, 512, 516)
-    assert refusing.failed == "write_at"
-    renew(disk, disk.open("/f", "append"), 512, 516)
-    assert disk.crash().files()["/f"] == b"x" * 512 + b"lost"
 
 
 def test_the_real_disk_reads_and_writes_past_the_cache(disk_path: Path) -> None:

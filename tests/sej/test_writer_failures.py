@@ -132,24 +132,6 @@ def test_a_sync_that_fails_in_the_background_is_reported_by_the_next_call(tmp_pa
     w.close()
 
 
-def test_an_interrupt_in_a_sync_says_nothing_of_the_disk(tmp_path: Path) -> None:
-    armed = False
-
-    def hook(verb: str, file: File | None, data: bytes) -> None:
-        nonlocal armed
-        if verb == "sync" and armed:
-            armed = False
-            raise KeyboardInterrupt
-
-    with sej.Writer(tmp_path, durability="disk", disk=HookedDisk(hook)) as w:
-        armed = True
-        with pytest.raises(KeyboardInterrupt):
-            w.append(b"a")
-        assert w.durable_offset == 0
-        assert w.append(b"b") == 1
-        assert w.durable_offset == 2
-
-
 @pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
 @pytest.mark.parametrize("of_the_block", [False, True])
 def test_a_sync_that_fails_in_the_background_is_reported_at_the_latest_by_close(
@@ -200,32 +182,6 @@ def test_a_full_disk_leaves_a_clean_tail_and_appending_works_again(durability: A
     assert values(found)[3:] == [b"%d" % n * 50 for n in range(len(found) - 3)], "whole messages, in order"
     with sej.Writer(tmp_path) as again:
         assert again.recovery is None and again.append(b"space again") == len(found)
-
-
-def test_after_an_interrupt_between_the_parts_of_a_write_the_writer_writes_the_rest(tmp_path: Path) -> None:
-    written: list[int] = []
-    raised: list[str] = []
-
-    def hook(verb: str, *_: object) -> None:
-        if verb == "write" and written and not raised:
-            raised.append(verb)
-            raise KeyboardInterrupt
-
-    def short(data: bytes) -> int:
-        written.append(os.write(w.end.last.file.fileno(), data[:10]))
-        return written[-1]
-
-    w = sej.Writer(tmp_path, disk=HookedDisk(hook))
-    w.append(b"good")
-    w.end.buffer.write_directly(short, w.end._write_trouble, 1 << 18, 1 << 60)
-    with pytest.raises(KeyboardInterrupt):
-        w.append(b"interrupted")
-    assert written == [10]
-    assert w.append(b"next") == 2
-    w.close()
-    assert values(read_all(tmp_path)) == [b"good", b"interrupted", b"next"]
-    with sej.Writer(tmp_path) as again:
-        assert again.recovery is None
 
 
 LIMITED = """
