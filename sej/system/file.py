@@ -12,13 +12,14 @@ import functools
 import os
 import stat
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from io import FileIO
 from threading import RLock
 from typing import Final, NamedTuple, NoReturn, Protocol, Self, cast
 
 from sej.errors import FileTypeError
+from sej.imports import compiled
 
 
 class Status(NamedTuple):
@@ -133,6 +134,10 @@ class File(Protocol):
 
     def __exit__(self, *_: object) -> None:
         """Close the file."""
+
+
+_open_regular: Final = getattr(compiled("sej.codec._codec_c"), "open_regular", None)
+"""What :func:`opened` does, in C: two system calls instead of four, and no link is followed even to look at it."""
 
 
 class _Owner(FileIO):
@@ -460,6 +465,10 @@ def opened(path: str, flags: int) -> OsFile:
     Raises:
         OSError: the system's error; for anything but a regular file EISDIR or ENXIO, as the system reports a socket.
     """
+    if _open_regular is not None:
+        with suppress(BlockingIOError):  # a lease, see below
+            if (found := _open_regular(path, flags | _NO_WAIT | os.O_NOFOLLOW, _Owner)) is not None:
+                return OsFile(found, path)
     if flags & (os.O_CREAT | os.O_TRUNC):
         _require_folder(path)
     try:
