@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from sej.errors import CorruptionError, NotAJournalError, SejError
@@ -80,7 +80,7 @@ def _at(path: Path) -> str:
 
 
 def _append(path: Path, content: bytes, disk: Disk) -> None:
-    with closing(disk.open(_at(path), "append")) as file:
+    with disk.open(_at(path), "append") as file:
         file.write(b"%s %08x\n" % (content, _check(path, content)))
         if content.startswith(b"route"):
             file.sync()  # a message must not survive the name of the hash that routed it

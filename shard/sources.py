@@ -10,7 +10,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -249,7 +249,7 @@ def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
         return Lag(index, offset, end, 0, 0, 0.0)
     there = max(offset, first)  # messages that retention removed are not counted
     at = containing(segments, there)
-    with closing(SegmentReader(disk, segments[at].path, 0, segments[at].first_offset)) as reader:
+    with SegmentReader(disk, segments[at].path, 0, segments[at].first_offset) as reader:
         block_index = IndexFile(directory, segments[at]).load(reader.file, segments[at].first_offset)
         reader.skip(*block_index.before_offset(there))
         while reader.due < there and reader.read(there - reader.due):

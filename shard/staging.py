@@ -26,7 +26,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from sej.codec import Buffer, renumber
@@ -98,7 +98,7 @@ def prepare_task(folder: str, owner: Owner) -> None:
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, "owner.json")
     if OS.status(path) is None:
-        with closing(OS.open(path, "temp")) as file:
+        with OS.open(path, "temp") as file:
             file.write(seal(path, owner._asdict()))
 
 
@@ -219,7 +219,7 @@ def _check(rows: Rows) -> None:
     if OS.status(rows.path) is None:
         raise StagedRowsError(f"the driver cannot see the rows of task {rows.task}: {_SHARED}", path=rows.path)
     crc = messages = 0
-    with closing(SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES)) as reader:
+    with SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES) as reader:
         with suppress(CorruptionError):  # the rest is not a message
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
                 crc = crc32c(found[0], crc)
@@ -241,7 +241,7 @@ def renumbered(files: list[Rows], first: int) -> Iterator[bytearray]:
         CorruptionError: a file does not hold the messages that its task reported.
     """
     for rows in files:
-        with closing(SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES)) as reader:
+        with SegmentReader(OS, rows.path, 0, 0, chunk_bytes=_CHUNK_BYTES) as reader:
             while (found := reader.read_encoded(_CHUNK_BYTES))[1]:
                 chunk, staged = bytearray(found[0]), reader.due - found[1]
                 renumber(chunk, 0, len(chunk), staged, first + staged)

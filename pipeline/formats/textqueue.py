@@ -175,7 +175,7 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     if OS.status(path) is None:
         return
     guard = Guard(Sidecars(path, disk=OS), disk=OS, timeout=_LOCK_S)
-    with closing(guard), guard, closing(OS.open(path, "edit")) as file:
+    with closing(guard), guard, OS.open(path, "edit") as file:
         size = file.status().size
         tail = file.read(max(size - intent["size"], 0), intent["size"])
         for end in (b"", b"\n", b"\r\n"):  # of the line before

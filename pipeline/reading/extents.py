@@ -154,7 +154,7 @@ class Extent:
             segment, before = self._segments[at], self._before[at]
             knots = [_Knot(segment.first_offset, before)]
             with suppress(FileNotFoundError):  # merged or deleted in the meantime: the tasks find out
-                with closing(OS.open(segment.path, "read")) as file:
+                with OS.open(segment.path, "read") as file:
                     index = IndexFile(self._directory, segment).load(file, segment.first_offset)
                 knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
             end = _Knot(self._end_of(at), before + self._sizes[at])
