@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 from kestrel.errors import BadNameError, BusyError, FailedError, KestrelError, MissingError
@@ -141,7 +141,7 @@ def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None
     """
     if keep_at_ms is not None:
         keep_tail(disk, path, position, keep_at_ms)
-    with closing(disk.open(path, "edit")) as file:
+    with disk.open(path, "edit") as file:
         file.truncate(position)
         file.sync()
 
@@ -152,7 +152,7 @@ def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
     folder = join(directory, KEPT)
     disk.mkdir(folder)
     target = join(folder, f"{name}.{position}.{now_ms}")
-    with closing(disk.open(path, "read")) as source, closing(disk.open(f"{target}.part", "temp")) as copy:
+    with disk.open(path, "read") as source, disk.open(f"{target}.part", "temp") as copy:
         at = position
         while block := source.read(_COPY_SIZE, at):
             copy.write(block)
@@ -209,7 +209,7 @@ def files_of(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> d
 
 def magic_of(path: str | os.PathLike[str]) -> bytes:
     """How a file begins."""
-    with closing(OS.open(absolute_path(path), "read")) as file:
+    with OS.open(absolute_path(path), "read") as file:
         return file.read(MAGIC_SIZE, 0)
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
@@ -136,7 +135,8 @@ def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int
     """How many messages, and the CRC32 over their sizes, timestamps, keys and values; start: the CRC32 so far."""
     count, found = 0, start
     for message in messages:
-        found = _sum(found, message.timestamp, message.key, message.value)
+        head = b"%d %d %b" % (len(message.value), message.timestamp, message.key)
+        found = zlib.crc32(message.value, zlib.crc32(head, found))
         count += 1
     return count, found
 
@@ -284,7 +284,7 @@ def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms:
     path = plan.path.removesuffix("ed")
     count, passed, found = 0, 0, 0
     disk.unlink(path)  # after a crash inside a rename it may be a file of the queue as well
-    with closing(disk.open(path, "temp")) as file:
+    with disk.open(path, "temp") as file:
         file.write(form.head)
         messages = iter(messages)
         while batch := list(islice(messages, BATCH)):
@@ -295,7 +295,7 @@ def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms:
             count += len(items)
         file.sync()
         size = file.size()
-    with closing(disk.open(path, "read")) as file:
+    with disk.open(path, "read") as file:
         there = checksum_of(form.decode(file))
     if there != (count, found):
         raise MoveError(
@@ -379,7 +379,3 @@ def check_import(messages: Iterable[MessageLike], keys: str, now_ms: object) -> 
         ValueError: keys is another word.
     """
     require(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))
-
-
-def _sum(start: int, timestamp: int, key: bytes, value: bytes) -> int:
-    return zlib.crc32(value, zlib.crc32(b"%d %d %b" % (len(value), timestamp, key), start))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
@@ -180,7 +179,7 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
 
 
 def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iterator[Item]:
-    with closing(open_file(path, disk)) as file:
+    with open_file(path, disk) as file:
         check_magic(file, WRITER_MAGIC)
         reading = Reading(file)
         yield from reading.items()
@@ -269,7 +268,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         MissingError: the file does not exist.
     """
     require_arguments(path=(path, PATH), disk=(disk, DISK))
-    with closing(open_file(absolute_path(path), disk)) as file:
+    with open_file(absolute_path(path), disk) as file:
         bookmark, damage = read_bookmark(file)
     if damage is not None or bookmark is None:
         raise damage or MissingError("this journal file does not exist", path=path)

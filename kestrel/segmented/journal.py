@@ -10,7 +10,6 @@ Everything is called under the mutex.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from typing import Any, Final
 
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
@@ -72,7 +71,7 @@ class Journal(Owner):
         """The items above an id that are in the files, committed or not; while the queue is not changed."""
         for writer in list(self.files.files):
             if writer.last_id > number:
-                with closing(open_file(writer.path, self.disk)) as file:
+                with open_file(writer.path, self.disk) as file:
                     for item in Reading(file, end=writer.size).items():
                         if item.id > number:
                             yield item
@@ -93,6 +92,7 @@ class BookmarkFile(Log):
         super().__init__(journal.files.fuse, _GROWN_BYTES)
         self._directory, self._queue = journal.directory, journal.name
         self._disk, self._now_ms = journal.disk, journal.now_ms
+        self._failing = journal.files.tail.failing
         self._log: File | None = None
         self._name(reader)
 
@@ -108,11 +108,9 @@ class BookmarkFile(Log):
     def sync(self) -> None:
         """Sync the commits to disk."""
         if self._log is not None and self.unsynced:
-            try:
+            with self._failing():
                 self._log.sync()
                 self.unsynced = False
-            except OSError as error:
-                self.fuse.blow(error)
 
     def replace(self, head: int, done: list[int]) -> None:
         """Replace the reader file, durably, and empty the log. Always both records, as the original writes them."""
@@ -120,11 +118,9 @@ class BookmarkFile(Log):
         if not self.fuse.live:
             self.fuse.refuse()
         self.fuse.live = False
-        try:
+        with self._failing():
             replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
             self._empty_log()
-        except OSError as error:
-            self.fuse.blow(error)
         self.enough = max(_GROWN_BYTES, len(data))
         self.unsynced = False
         self.grown = 0
@@ -145,12 +141,10 @@ class BookmarkFile(Log):
         old, log = self.path, self._log_path
         self.close()
         self._name(reader)
-        try:
+        with self._failing():
             self._disk.rename(old, self.path)
             self._disk.unlink(log)
             self._empty_log()
-        except OSError as error:
-            self.fuse.blow(error)
 
     def close(self) -> None:
         """Close the log."""
@@ -163,16 +157,12 @@ class BookmarkFile(Log):
         """Close the log, and remove it if the reader file has everything."""
         self.close()
         if not self.grown and self.fuse.blown is None:
-            try:
+            with self._failing():
                 self._disk.unlink(self._log_path)
-            except OSError as error:
-                self.fuse.blow(error)
 
     def remove(self) -> None:
         """Close the files and remove them."""
         self.close()
-        try:
+        with self._failing():
             self._disk.unlink(self.path)
             self._disk.unlink(self._log_path)
-        except OSError as error:
-            self.fuse.blow(error)

@@ -143,7 +143,7 @@ def import_(
         form = _Form(queue)
         staged = stage(plan, messages, keys, _NOW, form, disk)
         start = _decide(queue, plan, [staged.count, staged.messages])
-        with closing(disk.open(staged.path, "read")) as file:
+        with disk.open(staged.path, "read") as file:
             items = form.decode(file)
             there = checksum_of(_items_after(queue, start))
             if there != checksum_of(islice(items, there[0])):

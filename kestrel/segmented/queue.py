@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
@@ -366,7 +365,7 @@ class Queue(Puts, Journal):
                 reader.items += found.items
                 reader.bytes += found.data_bytes
                 continue
-            with closing(open_file(writer.path, self.disk)) as items:
+            with open_file(writer.path, self.disk) as items:
                 for batch in Reading(items, end=writer.size).batches():
                     reader.added(batch)
         self._readers[name] = reader

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
@@ -91,14 +90,12 @@ class WriterFiles(WriterEnd):
         scans: list[tuple[int, str, int, Scan]] = []
         for stamp, path in listing.writers:
             self._last_stamp = max(self._last_stamp, stamp)
-            file = self._disk.open(path, "read")
             try:
-                size = file.size()
-                scans.append((stamp, path, size, scan(file, size) if size else Scan(0)))
+                with self._disk.open(path, "read") as file:
+                    size = file.size()
+                    scans.append((stamp, path, size, scan(file, size) if size else Scan(0)))
             except DamageError as error:
                 self.damage.append(Damage(path, 0, error.reason))
-            finally:
-                file.close()
         settled = settle([one for *_, one in scans])
         for (stamp, path, size, _), found in zip(scans, settled, strict=True):
             if self._keep(path, size, found):
@@ -113,7 +110,7 @@ class WriterFiles(WriterEnd):
 
     def _keep(self, path: str, size: int, found: Scan) -> bool:
         """Cut a file to what counts; False if nothing does, and the file was removed."""
-        with closing(self._disk.open(path, "read")) as file:
+        with self._disk.open(path, "read") as file:
             keep = _anything(file, found.size)
         if keep or (not found.first_id and found.size > MAGIC_SIZE):
             reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")

@@ -53,7 +53,7 @@ class Backlog(Rows):
         self._storage = storage
         self._limit_bytes = limit_bytes
         self._dialect: Dialect = dialect
-        self._next_number = 0
+        self.next_number = 0
         self._cursor: _Cursor | None = None
 
     def __len__(self) -> int:
@@ -63,11 +63,6 @@ class Backlog(Rows):
     def piece(self) -> Piece | None:
         """The piece that is read from; None while everything is in memory."""
         return None if self._cursor is None else self._cursor.piece
-
-    @property
-    def next_number(self) -> int:
-        """The number of the first entry that is not in memory. Read it only if such an entry exists."""
-        return self._next_number
 
     @property
     def data_bytes(self) -> int:
@@ -90,7 +85,7 @@ class Backlog(Rows):
                 self.memory_bytes += size
                 return
             assert self.place is not None
-            self._next_number = row[0]
+            self.next_number = row[0]
             self._count_enough()
             self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
         self.behind += 1
@@ -177,8 +172,8 @@ class Backlog(Rows):
         try:
             while self.behind and (not memory or self.room > 0):
                 assert self._cursor is not None
-                row = _row(self._cursor.next_add(), self._next_number)
-                self._next_number += 1
+                row = _row(self._cursor.next_add(), self.next_number)
+                self.next_number += 1
                 self.behind -= 1
                 memory.append(row)
                 self.memory_bytes += len(row[1])
@@ -203,7 +198,7 @@ class Backlog(Rows):
         if self.behind:
             assert self._cursor is not None
             with closing(self._cursor.copy()) as cursor:
-                for number in range(self._next_number, self._next_number + self.behind):
+                for number in range(self.next_number, self.next_number + self.behind):
                     yield _row(cursor.next_add(), number)
 
     def clear(self) -> None:

@@ -157,7 +157,7 @@ class Contents:
         below = growth.quiet_below if self.backlog else growth.empty_below
         if self.storage.current.size >= below or growth.passed:
             growth.tend(now)
-            self.look_ahead()
+        self.look_ahead()
 
     def look_ahead(self) -> None:
         """How far the current file may grow before a change of one item needs anything but the write and its effect."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from typing import Final, Literal, NamedTuple, get_args
 
 from kestrel.errors import DamageError, MissingError
@@ -85,7 +84,7 @@ def read_journal(
 def _operations(
     path: str | os.PathLike[str], dialect: Dialect, start: int, end: int | None, disk: Disk
 ) -> Iterator[Operation]:
-    with closing(open_file(path, disk)) as file:
+    with open_file(path, disk) as file:
         yield from read_operations(file, dialect=dialect, start=start, end=end)
 
 

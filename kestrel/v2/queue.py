@@ -203,7 +203,6 @@ class Queue(Calls, BaseQueue):
                 return None
             row = self._contents.remove()
             self._contents.tend(self._now_ms())
-            self._contents.look_ahead()
         return item_of(row)
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
@@ -221,7 +220,6 @@ class Queue(Calls, BaseQueue):
             now = self._now_ms()
             xid, row = self._contents.reserve(None if self._open_timeout_ms is None else now)
             self._contents.tend(now)
-            self._contents.look_ahead()
             return xid, item_of(row)
 
     def number_of(self, xid: int) -> int | None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
@@ -226,7 +225,7 @@ class Storage:
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
         path = join(self.directory, f"{self.name}~~{self._now_ms()}")
-        with closing(self._disk.open(path, "temp")) as file:
+        with self._disk.open(path, "temp") as file:
             for block in content:
                 file.write(block)
             file.sync()
