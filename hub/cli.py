@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sized
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -400,14 +401,8 @@ def ui(
             paths, host, port, certificate=certificate, key=key, tokens=tokens, allow_changes=allow_changes
         )
     except ValueError as error:
-        raise click.UsageError(_with_options(str(error))) from None
+        text = str(error).replace("pass certificate, key and tokens", "use --certificate, --key and --tokens")
+        raise click.UsageError(text) from None
     click.echo(f"the page is at {server.url}")
-    try:
+    with closing(server):
         server.serve(stop)
-    finally:
-        server.close()
-
-
-def _with_options(text: str) -> str:
-    """Name the options instead of the arguments."""
-    return text.replace("pass certificate, key and tokens", "use --certificate, --key and --tokens")

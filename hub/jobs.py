@@ -24,7 +24,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -176,7 +176,7 @@ class Jobs:
                 if there is None:
                     prepare_task(os.path.dirname(path), _REMOTE)
                     OS.open(path, "append").close()  # created
-                with closing(OS.open(path, "edit")) as file:
+                with OS.open(path, "edit") as file:
                     file.write_at(new, size)
                     file.start_sync(len(new), size)  # while the task encodes the next part
             return size + len(new)
@@ -194,7 +194,7 @@ class Jobs:
         check_rows(rows)
         try:
             for each in rows:
-                with closing(self._disk.open(each.path, "edit")) as file:
+                with self._disk.open(each.path, "edit") as file:
                     file.sync()
             for folder in {os.path.dirname(each.path) for each in rows}:
                 self._disk.sync_dir(folder)
@@ -236,17 +236,13 @@ class Jobs:
         """Remove what the tasks of a job staged, unless it is decided; what a task stages later is removed by age."""
         drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
 
-    @property
-    def _staging(self) -> str:
-        return os.path.join(self._store.root, STAGING)
-
     def _id(self, client: str, job: str) -> str:
         check_client(client)
         return str(Source(client, _checked(job)))
 
     def _path(self, client: str, job: str, task: str, shard: int) -> str:
         folder = f"task-{self._id(client, job)}-{_checked(task)}"
-        return os.path.join(self._staging, folder, f"{shard:03x}.rows")
+        return os.path.join(self._store.root, STAGING, folder, f"{shard:03x}.rows")
 
     def _rows(self, client: str, job: str, file: Staged) -> Rows:
         path = self._path(client, job, file.task, file.shard)

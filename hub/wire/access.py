@@ -35,30 +35,6 @@ _ADDRESSES: Final = 256
 """Addresses that are logged in one period."""
 
 
-class Refusals:
-    """Logs refused calls, one a minute for each address, so that no caller fills the log."""
-
-    def __init__(self) -> None:
-        """Nothing was logged yet."""
-        self._lock = threading.Lock()
-        self._logged: set[str] = set()
-        self._until = 0.0
-
-    def log(self, peer: str, reason: str, *, each: bool = False) -> None:
-        """Log a refused call, unless one of its address was logged within this minute; each: one with this reason."""
-        peer = unquote(peer)
-        address = peer.rpartition(":")[0] if peer.startswith("ip") else peer
-        if each:
-            address = f"{address}: {reason}"
-        with self._lock:
-            if time.monotonic() >= self._until:
-                self._logged, self._until = set(), time.monotonic() + _PERIOD_S
-            if address in self._logged or len(self._logged) >= _ADDRESSES:
-                return
-            self._logged.add(address)
-        _log.warning("refused %s: %s", peer, reason)
-
-
 class Guard:
     """Decides for each call whether its caller is allowed, and turns its error into a status.
 
@@ -72,11 +48,12 @@ class Guard:
         """Set the tokens, and whether callers have certificates."""
         self.stopping = threading.Event()
         self.refusals: dict[str, int] = {}
-        self.logged = Refusals()
         self._tokens = tokens
         self._mutual = mutual
         self._lock = threading.Lock()
         self._refused: WeakSet[grpc.ServicerContext] = WeakSet()
+        self._logged: set[str] = set()
+        self._log_until = 0.0
         """Calls that were counted: the sweep and a call's own thread may both find that its permission has ended."""
 
     def require_running(self) -> None:
@@ -132,7 +109,20 @@ class Guard:
             self._refused.add(context)
             self.refusals[name] = self.refusals.get(name, 0) + 1
         if isinstance(error, (AccessError, ConflictError, GapError)):
-            self.logged.log(context.peer(), error.reason, each=not isinstance(error, AccessError))
+            self._log(unquote(context.peer()), error.reason, each=not isinstance(error, AccessError))
+
+    def _log(self, peer: str, reason: str, *, each: bool) -> None:
+        """Log a refused call, unless one of its address was logged within this minute; each: one with this reason."""
+        address = peer.rpartition(":")[0] if peer.startswith("ip") else peer
+        if each:
+            address = f"{address}: {reason}"
+        with self._lock:
+            if time.monotonic() >= self._log_until:
+                self._logged, self._log_until = set(), time.monotonic() + _PERIOD_S
+            if address in self._logged or len(self._logged) >= _ADDRESSES:
+                return
+            self._logged.add(address)
+        _log.warning("refused %s: %s", peer, reason)
 
     def may_read(self, context: grpc.ServicerContext, client: str) -> bool:
         """Return whether the caller may read a client's journals; raises if the caller is unknown."""

@@ -12,7 +12,6 @@ requested time, piece by piece. The reader compares the time of each message tha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -239,7 +238,6 @@ _ALL: Final = sum(COLUMNS.values())
 _ROWS: Final = 1 << 14
 _TIMESTAMP_SIZE: Final = 8
 _ROWS_TAG: Final = bytes((pb.ReadResponse.ROWS_FIELD_NUMBER << 3 | 2,))
-_HERE: Final = sys.byteorder == "little"
 """Whether this machine's numbers are those of the wire; other machines send and request whole messages."""
 
 
@@ -274,7 +272,7 @@ def bits_of(names: Iterable[str], since: int | None, until: int | None) -> int:
         bits |= COLUMNS["timestamp"]
     elif bits == _ALL:
         return 0
-    return bits if _HERE else 0
+    return bits
 
 
 def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
@@ -286,7 +284,7 @@ def rows_response(pieces: list[bytes], request: pb.ReadRequest) -> bytes | None:
     since = request.Since if request.HasField("Since") else None
     until = request.Until if request.HasField("Until") else None
     bits = request.Columns or _ALL * (since is not None or until is not None)
-    if not (bits and _HERE):
+    if not bits:
         return None
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     pieces.clear()
