@@ -134,8 +134,9 @@ def pack(
     for part in slices:
         rest: Slice | None = part
         while rest is not None:
-            room = _share(left + filled, count - len(partitions)) - filled
-            if len(partitions) + 1 >= count or rest.size <= room + _slack(room, filled):
+            share = -(-(left + filled) // max(count - len(partitions), 1))
+            room = share - filled
+            if len(partitions) + 1 >= count or rest.size <= room + share // 8:
                 current.append(rest)
                 filled += rest.size
                 left -= rest.size
@@ -156,15 +157,6 @@ def pack(
     if current:
         partitions.append(current)
     return partitions
-
-
-def _share(size: int, partitions: int) -> int:
-    return -(-size // max(partitions, 1))
-
-
-def _slack(room: int, filled: int) -> int:
-    """Return how far a partition may exceed its size, to avoid a cut for a few bytes."""
-    return (room + filled) // 8
 
 
 def by_messages(starts: Mapping[str, int], ends: Mapping[str, int], limit: int) -> dict[str, int]:

@@ -275,7 +275,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extents: dict[str, Extent | RemoteExtent] = {}
         for name, until in end.items():
             follower = followers.get(name)
-            if _same(start.get(name), until) or not still_there(follower, name, until, fail=fail):
+            if start.get(name) == until or not still_there(follower, name, until, fail=fail):
                 continue
             assert follower is not None
             first = start_in(follower, start, fail=fail)
@@ -353,10 +353,6 @@ def _end_soon(*_: object) -> None:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_GRACE_S)
-
-
-def _same(left: dict[str, Any] | None, right: dict[str, Any]) -> bool:
-    return left is not None and left == right
 
 
 _log = logging.getLogger("pipeline.lag")

@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import IO, Any, Final
@@ -52,7 +52,7 @@ def replaced(path: str) -> Iterator[str]:
     temporary = os.path.join(directory, f".{os.path.basename(path)}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
-        with closing(OS.open(temporary, "edit")) as file:
+        with OS.open(temporary, "edit") as file:
             file.sync()
         os.replace(temporary, path)
         OS.sync_dir(directory)
@@ -165,7 +165,9 @@ def _values(name: str, column: pa.Array) -> list[Any]:
 def _table(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
     names = found.schema.names
     right = [pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in found.schema.types]
-    rows = [[_cell(value) for value in row] for row in _rows(found)]
+    rows = [
+        ["NULL" if value is None else str(_plain(value)).translate(_CONTROLS) for value in row] for row in _rows(found)
+    ]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
 
     def line(cells: list[str]) -> bytes:
@@ -178,10 +180,6 @@ def _table(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
     for row in rows:
         out.write(line(row))
     return len(rows)
-
-
-def _cell(value: Any) -> str:
-    return "NULL" if value is None else str(_plain(value)).translate(_CONTROLS)
 
 
 def _csv(found: pa.RecordBatchReader, out: IO[bytes]) -> int:
