@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sej.queue.adapter import AsyncQueue, QueueAdapter
     from sej.queue.interface.queue import Item, ResultHandle, Schedules, WorkQueue, open_queue
     from sej.queue.interface.schedules import Schedule
-    from sej.queue.interface.values import QueuedItem, Stats
+    from sej.queue.interface.values import Limit, QueuedItem, Stats
     from sej.queue.work import work
     from sej.reading.consumer import Consumer
     from sej.reading.dead_letters import DeadLetter, dead_letters
@@ -83,7 +83,7 @@ else:
         "sej.journal.verify": ("Problem",),
         "sej.queue.interface.queue": ("Item", "ResultHandle", "Schedules", "WorkQueue", "open_queue"),
         "sej.queue.interface.schedules": ("Schedule",),
-        "sej.queue.interface.values": ("QueuedItem", "Stats"),
+        "sej.queue.interface.values": ("Limit", "QueuedItem", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
     }, ("aio", "codec"))  # fmt: skip
@@ -112,6 +112,7 @@ __all__ = [
     "Journal",
     "JournalNotFoundError",
     "LeaseLostError",
+    "Limit",
     "LockLostError",
     "LockedError",
     "Message",

@@ -25,7 +25,8 @@ from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.queue_items import Place, placed_command
 from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
 from sej.cli.shared.parameters import AGE, DURATION, IntRange
-from sej.queue.interface.values import SERIALIZERS
+from sej.queue.interface.values import SERIALIZERS, Limit
+from sej.queue.take import require_limit
 from sej.queue.work import MAX_THREADS, work
 from sej.system.process import set_from_handler
 
@@ -62,6 +63,11 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
     "--every", type=AGE, help="Also put an item with no value each 15m, for example: a schedule MODULE:FUNCTION."
 )
 @click.option("--cron", help="The same at the times of a cron expression, as in '0 3 * * mon-fri', in UTC.")
+@click.option(
+    "--limit",
+    metavar="BY=LIMITS",
+    help="A limit for each kind of items, kept with the queue, as in header:tenant=2 or key:/=2,10/m.",
+)
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
 def worker(
     place: Place,
@@ -76,6 +82,7 @@ def worker(
     until_empty: bool,
     every: float | None,
     cron: str | None,
+    limit: str | None,
     reload: bool,
 ) -> None:
     """Call a Python function for each item: an item is done if the function returns, and retried if it raises.
@@ -91,7 +98,8 @@ def worker(
         POSITIVE_SECONDS("--time-limit", time_limit)  # here: a worker that refuses it would be started again and again
     function = _function(target)  # a wrong name ends this command before it waits, and not each of its workers
     is_new = wait and place.wait(None)
-    opened = place.open_existing(lease_s=lease, max_attempts=max_attempts, serializer=serializer, is_new=is_new)
+    options = {"lease_s": lease, "max_attempts": max_attempts, "serializer": serializer, "limit": _limit(limit)}
+    opened = place.open_existing(is_new=is_new, **options)
     if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
         opened.close()
         raise SystemExit(supervise(processes, reload=reload))
@@ -107,6 +115,22 @@ def worker(
             time_limit_s=time_limit,
             on_time_limit=lambda _: os._exit(_TOO_LATE),
         )
+
+
+def _limit(text: str | None) -> Limit | None:
+    """Return the limit of ``--limit``."""
+    if text is None:
+        return None
+    by, _, parts = text.rpartition("=")
+    found: dict[str, Any] = {"rate" if "/" in part else "concurrency": part.strip() for part in parts.split(",")}
+    try:
+        if "concurrency" in found:
+            found["concurrency"] = int(found["concurrency"])
+        limit = Limit(by, **found)
+        require_limit("--limit", limit)
+    except ValueError as error:
+        raise click.UsageError(f"--limit must be as in header:tenant=2,10/m, got {text!r}: {error}") from None
+    return limit
 
 
 def _function(target: str) -> Callable[[Any], Any]:

@@ -20,11 +20,11 @@ from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, register_queue
-from sej.queue.log.format import FREE, ORDER, WAIT
+from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
 from sej.queue.log.lock import Holders
-from sej.queue.log.reader import MessageReader, ParkedItems
-from sej.queue.log.schedule import KeyOrder
-from sej.queue.log.state import QueueState
+from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
+from sej.queue.log.schedule import KeyOrder, Kinds
+from sej.queue.log.state import LIMITED, QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
 from sej.system.disk import is_full
@@ -60,6 +60,7 @@ class Opening:
     max_attempts: int | None
     order: str | None
     on_dead: str | None
+    kinds: Kinds | None
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,9 @@ class QueueCore:
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
         register_queue(directory, name, opening.create)
-        new_order = KeyOrder(block=opening.on_dead == "block") if opening.order == "key" else None
+        new_order = None
+        if opening.order == "key" or opening.kinds is not None:
+            new_order = KeyOrder(block=opening.on_dead == "block", kinds=opening.kinds)
         self.log = QueueLog(
             directory,
             name,
@@ -158,10 +161,20 @@ class QueueCore:
         number = self.holders.take()
         if number in log.state.holders():  # its last owner died
             log.append(FREE(number))
-        _require_order(log.state, opening.order, opening.on_dead)
+        _require_order(log.state, opening.order, opening.on_dead, opening.kinds)
+        self._limit(opening.kinds)
         order, most = log.state.order, opening.max_attempts
         if most not in (None, log.state.max_attempts):
-            log.append(ORDER(order is not None, order is not None and order.block, most))
+            log.append(ORDER(0 if order is None else order.mode, order is not None and order.block, most))
+
+    def _limit(self, kinds: Kinds | None) -> None:
+        """Keep limits by kind with the queue, if they are others."""
+        log, order = self.log, self.log.state.order
+        known = None if order is None or order.kinds is None else order.kinds.packed()
+        if kinds is not None and kinds.packed() != known:
+            log.append(*in_parts(LIMIT, 0, kinds.packed()), ORDER(LIMITED, 0, 0))
+            if known is None:  # items that wait were put without a kind
+                log.append(*missing_keys(self.directory, log.state))
 
     # --- calls
 
@@ -295,15 +308,20 @@ class QueueCore:
         return self.log.worded(cause)
 
 
-def _require_order(state: QueueState, order: str | None, on_dead: str | None) -> None:
+def _require_order(state: QueueState, order: str | None, on_dead: str | None, limit: Kinds | None) -> None:
     """Compare the order that is kept with a queue with the requested one; None: as the queue has it.
 
     Raises:
         ValueError: it differs.
     """
-    has = "ready" if state.order is None else "key"
+    kinds = None if state.order is None else state.order.kinds
+    has = "ready" if state.order is None or kinds is not None else "key"
     ends = "block" if state.order is not None and state.order.block else "next"
-    for name, kept, got in (("order", has, order), ("on_dead", ends, on_dead)):
+    by = None if limit is None else limit.by
+    rows = [("order", has, order), ("on_dead", ends, on_dead), ("limit.by", by if kinds is None else kinds.by, by)]
+    if limit is not None:
+        rows.append(("order", has, "ready"))
+    for name, kept, got in rows:
         if got not in (None, kept):
             raise ValueError(
                 f"{name} must be {kept!r}, which is kept with this queue, got {got!r}; open it as it is, or create a"

@@ -44,13 +44,13 @@ from sej.message import FIRST, Start
 from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
 from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, WorkQueue, require_listing
 from sej.queue.interface.schedules import Plan, Schedule
-from sej.queue.interface.values import Backoff, PutOptions, QueuedItem, Stats
+from sej.queue.interface.values import Backoff, Limit, PutOptions, QueuedItem, Stats
 from sej.queue.item import JournalItem, end_all
 from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
 from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
 from sej.queue.schedules import Scheduler
-from sej.queue.take import PROBE_NS, Flow, Taker, parse_rate, require_rate
+from sej.queue.take import PROBE_NS, Flow, Taker, kinds_of, parse_rate, require_limit, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.watch import Watch
@@ -105,6 +105,7 @@ class JournalQueue(WorkQueue):
         per_key: int = 1,
         concurrency: int | None = None,
         rate: str | None = None,
+        limit: Limit | None = None,
         clock: Clock = SYSTEM,
         disk: Disk = OS,
         **writer: Unpack[SharedOptions],
@@ -139,6 +140,9 @@ class JournalQueue(WorkQueue):
             concurrency: this queue takes no item while so many are leased, by all processes together; None: no limit.
             rate: how many items all processes that set it take in a time, as in ``"10/s"`` or ``"100/m"``: a token
                 bucket that is kept with the queue. None: no limit.
+            limit: a limit for each kind of items, as in ``Limit("header:tenant", concurrency=2)``. It is kept with the
+                queue; another ``concurrency`` or ``rate`` changes it for all workers. It excludes ``order="key"``.
+                None: as the queue has it.
             clock: the clocks.
             disk: the disk.
             writer: the options of :class:`sej.SharedWriter`, which puts. ``durability`` also says what ``done`` waits
@@ -175,10 +179,13 @@ class JournalQueue(WorkQueue):
             per_key=(per_key, POSITIVE),
             concurrency=(concurrency, optional(POSITIVE)),
             rate=(rate, optional(require_rate)),
+            limit=(limit, optional(require_limit)),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
         )
         check_shared_options(disk=disk, **writer)
-        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead)
+        if limit is not None and order == "key":
+            raise ValueError("limit and order='key' must not both be given: a queue has one of them")
+        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead, kinds_of(limit))
         expire_ns = None if expire_s is None else span_ns(expire_s)
         delivery = Delivery(span_ns(lease_s), expire_ns, per_key, Backoff(backoff_s, backoff_max_s))
         options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
@@ -246,10 +253,9 @@ class JournalQueue(WorkQueue):
         if log.state.timetable.turns and not made and self._scheduler.is_over(now):
             return []
         taker = self._taker
-        if taker.keyed != (log.state.order is not None):  # the first call, or another process has converted the queue
-            from sej.queue.keyed_take import KeyedTaker
-
-            taker = self._taker = (Taker if taker.keyed else KeyedTaker)(core, taker.flow)
+        order = log.state.order
+        if taker.keyed != (0 if order is None else order.mode):  # at first, or another process has converted the queue
+            taker = self._taker = taker_of(core, taker.flow)
         found = taker.take(n, now, max_bytes)
         if not found and now >= self._judge_at and not taker.unfinished:
             self._judge_at = now + _NS
@@ -455,6 +461,20 @@ class JournalQueue(WorkQueue):
         if any(error):
             self._core.life.unreported = self._core.writer.life.unreported = False
         super().__exit__(*error)
+
+
+def taker_of(core: QueueCore, flow: Flow) -> Taker:
+    """Return what takes from a queue, by its order."""
+    order = core.log.state.order
+    if order is None:
+        return Taker(core, flow)
+    if order.kinds is not None:
+        from sej.queue.limited_take import LimitedTaker
+
+        return LimitedTaker(core, flow)
+    from sej.queue.keyed_take import KeyedTaker
+
+    return KeyedTaker(core, flow)
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:

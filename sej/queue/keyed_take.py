@@ -27,7 +27,7 @@ from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.log.format import DONE, PARK, SCAN, picked, stamp_of
 from sej.queue.log.reader import Budget, UnfinishedError
-from sej.queue.log.schedule import NEVER, KeyOrder, key_hash
+from sej.queue.log.schedule import NEVER, KeyOrder
 from sej.queue.take import Flow, Found, Taker
 from sej.system.disk import of_system
 
@@ -39,7 +39,7 @@ _IN_ROW: Final = 16
 class KeyedTaker(Taker):
     """The taking side of one open queue with an order of keys."""
 
-    keyed = True
+    keyed = 1
 
     def __init__(self, core: QueueCore, flow: Flow) -> None:
         """Take for this queue, within limits."""
@@ -233,7 +233,7 @@ class KeyedTaker(Taker):
             message = self._read_next(batch, stop)
             if message is None:
                 break
-            key = key_hash(message.key)
+            key = self._log.state.key_of(message)
             if stop is None and self.is_expired(message, now):
                 batch.expire(key, message)
             elif stop is None and (

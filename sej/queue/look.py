@@ -188,7 +188,10 @@ class QueueLook:
         there, now, end = self._read(), self._clock.boot_ns(), self._end()
         if there.order is None:
             return list(self._items(there, upcoming(there, now, end, n), serializer))
-        return heads(there, self._items(there, listed(there, now, end, _READY, -1), serializer), n)
+        ready = self._items(there, listed(there, now, end, _READY, -1), serializer)
+        if there.order.kinds is not None:  # which kind is next depends on the workers
+            return nsmallest(n, ready, key=lambda item: (-item.priority, item.offset))
+        return heads(there, ready, n)
 
     def items(
         self,
@@ -217,7 +220,7 @@ class QueueLook:
                 message = reader.find(row.offset)
                 if message is None:
                     continue
-                if row.parked and (order is None or not order.may_be_parked(row.offset, key_hash(message.key))):
+                if row.parked and (order is None or not order.may_be_parked(row.offset, state.key_of(message))):
                     continue
                 if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
                     row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh

@@ -317,8 +317,11 @@ class Putter:
         if delay_s or priority:
             ready_at = now + span_ns(delay_s) if delay_s else 0
             found.append(records.intended(message.offset, message.timestamp, check, ready_at, priority))
-            if self._log.state.order is not None and message.key:
-                found.append(records.KEY(message.offset, key_hash(message.key)))
+            order = self._log.state.order
+            if order is not None:
+                kinds = order.kinds
+                key = key_hash(message.key) if kinds is None else kinds.of(message.key, headers or {})
+                found += [records.KEY(message.offset, key)] if key else []
         if expire_s is not None:
             found.append(records.expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
         if keep_s is not None:

@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sej.checks import TEXT
+from sej.checks import POSITIVE, TEXT, a, optional, require
 from sej.errors import CorruptionError, OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
+from sej.queue.interface.values import Limit
 from sej.queue.log import format as records
 from sej.queue.log.reader import parked_offsets
-from sej.queue.log.schedule import key_hash
+from sej.queue.log.schedule import Kinds
 from sej.queue.log.state import QueueState
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
@@ -74,6 +75,26 @@ def require_rate(name: str, value: Any) -> None:
     parse_rate(value)
 
 
+def require_limit(name: str, value: Any) -> None:
+    """Check a limit by kind, as a rule of :func:`sej.checks.require`."""
+    a(Limit)(name, value)
+    require(
+        by=(value.by, TEXT),
+        concurrency=(value.concurrency, optional(POSITIVE)),
+        rate=(value.rate, optional(require_rate)),
+    )
+    what, _, part = value.by.partition(":")
+    if what not in ("key", "header") or (what == "header" and not part):
+        raise ValueError(f"by must be 'key', 'key:/' or 'header:NAME', got {value.by!r}")
+
+
+def kinds_of(limit: Limit | None) -> Kinds | None:
+    """Return a limit as the log has it."""
+    if limit is None:
+        return None
+    return Kinds(*limit, *((1, 0) if limit.rate is None else parse_rate(limit.rate)))
+
+
 class Flow(NamedTuple):
     """The limits that one process applies.
 
@@ -90,7 +111,7 @@ class Taker:
     """The taking side of one open queue.
 
     Attributes:
-        keyed: whether it takes from a queue with an order of keys.
+        keyed: the mode of the order that it takes in; 0: none.
         core: the queue.
         flow: the limits.
         lost: how many items were found missing since the last check.
@@ -98,7 +119,7 @@ class Taker:
         unfinished: whether there may be an item that the last :meth:`take` did not reach.
     """
 
-    keyed: ClassVar[bool] = False
+    keyed: ClassVar[int] = 0
 
     def __init__(self, core: QueueCore, flow: Flow) -> None:
         """Take for this queue, within limits."""
@@ -278,7 +299,7 @@ class Taker:
         attempts, key, stamp = state.attempts(offset), parked or 0, 0
         message = core.others.at(offset)
         if message is not None and message.offset == offset and state.order is not None:
-            key, stamp = key_hash(message.key), records.stamp_of(message.timestamp)
+            key, stamp = state.key_of(message), records.stamp_of(message.timestamp)
         lease = core.holders.mine, now + core.delivery.lease_ns, state.priority(offset), key, stamp
         before = b"" if parked is None else records.PICK(offset, 1, *lease)  # what ends was delivered
         intent = state.intents.get(offset)
@@ -387,11 +408,12 @@ class Taker:
         message = self.core.others.find(offset)
         if message is None:
             return False
-        fresh = state.is_fresh(offset, key_hash(message.key))
+        key = state.key_of(message)
+        fresh = state.is_fresh(offset, key)
         if not fresh and not state.has(offset):
             return False
         aside = [records.WAIT(offset, 0, 0, 0)] if fresh else []
-        if fresh and message.key and order is not None:
-            aside.append(records.KEY(offset, key_hash(message.key)))
+        if fresh and key and order is not None:
+            aside.append(records.KEY(offset, key))
         log.append(*aside, records.DONE(offset, offset + 1, records.stamp_of(message.timestamp)))
         return True

@@ -220,8 +220,8 @@ CASES: dict[str, Callable[[Things], Case]] = {
 EXCEPTIONS = {("sej.WorkQueue.put", "key", None), ("shard.Path.parse", "path", "")}
 """None is not a key, and an empty path is not the name of a shard."""
 NO_INPUT = {
-    sej: {"DeadLetter", "FIRST", "Gap", "Item", "LAST", "Message", "NO_TIMESTAMP", "Problem", "QueuedItem", "Recovery",
-          "Repair", "ResultHandle", "Schedule", "Schedules", "Stats", "WorkQueue"},
+    sej: {"DeadLetter", "FIRST", "Gap", "Item", "LAST", "Limit", "Message", "NO_TIMESTAMP", "Problem", "QueuedItem",
+          "Recovery", "Repair", "ResultHandle", "Schedule", "Schedules", "Stats", "WorkQueue"},
     shard: {"Found", "Lag", "Problem", "Resharded", "Tree", "TreeWatch"},
     hub: {"JournalStats", "Source"},
     hub.wire: {"Listed", "Progress", "JournalState", "Rows", "make_token"},

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
 _JOURNAL_ONLY = {"keys", "headers", "delay", "priority", "dedupe", "maxsize", "extend", "deadline",
                  "requeue", "cancel", "look", "pause", "max_bytes", "order", "concurrency", "rate",
-                 "results", "schedules"}  # fmt: skip
+                 "results", "schedules", "limit"}  # fmt: skip
 NOT: dict[str, set[str]] = {
     "textqueue": {*_JOURNAL_ONLY, "expire", "purge"} - {"extend", "deadline"},
     "kestrel": {*_JOURNAL_ONLY, "retry_delay", "processes"},

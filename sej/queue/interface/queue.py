@@ -215,12 +215,13 @@ CAPABILITIES: Final = (
     "rate",
     "results",
     "schedules",
+    "limit",
 )
 """The features of backends: message keys; headers; put and retry with a delay; priorities; items that expire;
 idempotent puts; a bound; extended leases; leases that end at a deadline and not only with their process; several
 concurrent processes; dead letters, putting all of them back, or one; purging; removing one item; listing items without
 taking them; pausing; a limit of the bytes of a batch; the order of keys; a limit of leased items; a limit of items in a
-time; results of items; items that are put at given times.
+time; results of items; items that are put at given times; limits by kind.
 """
 LOOK_S: Final = 0.002
 """Between two looks of one that waits for a result: a busy queue changes more often, and each look takes its lock."""
@@ -367,7 +368,7 @@ class WorkQueue(ABC):
         can: the features of this backend, of ``keys``, ``headers``, ``delay``, ``priority``, ``expire``, ``dedupe``,
             ``maxsize``, ``retry_delay``, ``extend``, ``deadline``, ``processes``, ``dead_letters``, ``redrive``,
             ``requeue``, ``purge``, ``cancel``, ``look``, ``pause``, ``max_bytes``, ``order``, ``concurrency``,
-            ``rate``, ``results`` and ``schedules``.
+            ``rate``, ``results``, ``schedules`` and ``limit``.
         serializer: turns values into bytes and back; None: values are bytes.
     """
 

@@ -245,6 +245,25 @@ class Stats(dict[str, int]):
         return f"Stats({', '.join(f'{name}={count}' for name, count in self.items())})"
 
 
+class Limit(NamedTuple):
+    """A limit for each kind of items, as a tenant or a type of job; kinds that are below theirs come in turn.
+
+    Attributes:
+        by: what the kind of an item is: ``"header:tenant"``, the text of that header; ``"key"``, its key; ``"key:/"``,
+            its key up to the first ``/``. An item without that header or key has no kind, and no limit.
+        concurrency: how many items of a kind may be leased, by all processes together; None: no limit.
+        rate: how many items of a kind may be delivered in a time, as in ``"10/m"``; None: no limit.
+
+    Example:
+        >>> Limit("header:tenant", concurrency=2, rate="100/m")
+        Limit(by='header:tenant', concurrency=2, rate='100/m')
+    """
+
+    by: str
+    concurrency: int | None = None
+    rate: str | None = None
+
+
 class PutOptions(NamedTuple):
     """The options of :meth:`sej.WorkQueue.put_many`, for a backend.
 

@@ -140,8 +140,8 @@ COUNTS: Final = Kind(16, "COUNTS", "done=offset dead=a lost=b")
 LOST: Final = Kind(17, "LOST", "first=offset stop=a parked=b")
 # the dead letters below stop, in the journal whose id begins with journal, were put back; count: how many
 BACK: Final = Kind(18, "BACK", "journal=a stop=offset count=extra")
-# order 1: items of a key are delivered in order; 0: they are not; block 1: a dead letter keeps its key; max_attempts:
-# after so many an item becomes a dead letter; 0: as before, at first 5
+# order 1: items of a key are delivered in order; 2: kinds of items are limited; 0: neither; block 1: a dead letter
+# keeps its key; max_attempts: after so many an item becomes a dead letter; 0: as before, at first 5
 ORDER: Final = Kind(19, "ORDER", "order=offset block=a max_attempts=attempt")
 # 20 to 23: only in queues with order="key".
 # the key of offset, which is leased or waiting; holds 1: it was delivered and keeps its key
@@ -154,8 +154,8 @@ PARK: Final = Kind(22, "PARK", "key_id=a first=offset")
 BLOCK: Final = Kind(23, "BLOCK", "offset key_id=a on=b")
 # on 1: no item is delivered; 0: items are delivered again
 PAUSE: Final = Kind(24, "PAUSE", "on=offset")
-# the token bucket of the rate is full at full_at_ns
-RATE: Final = Kind(25, "RATE", "full_at_ns=b")
+# the token bucket of the rate is full at full_at_ns; key_id: the kind that it limits, 0: the queue
+RATE: Final = Kind(25, "RATE", "full_at_ns=b key_id=a")
 # 24 bytes of the headers of the message offset; part: which ones, from 0
 HEADERS: Final = Kind(26, "HEADERS", "offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
 # 24 bytes of the reason for which the last attempt of offset failed; part: which ones, from 0
@@ -169,6 +169,8 @@ SCHEDULE: Final = Kind(30, "SCHEDULE", "number=offset part=attempt text_1=holder
 # the next time of a schedule is next_ns of the wall clock, 0: unknown; message, with this CRC32C, is the item of the
 # time before it, 2^63-1: none; every 1: its times keep their distance if the clock is set; state 1: paused, 2: removed
 TURN: Final = Kind(31, "TURN", "number=offset next_ns=b message=a check=extra every=priority state=attempt")
+# 24 bytes of the limits by kind, which count from the ORDER after them on; part: which ones, from 0
+LIMIT: Final = Kind(32, "LIMIT", "number=offset part=attempt text_1=holder text_2=a text_3=b text_4=extra")
 KINDS: Final = {kind.number: kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """Each kind of record by its number."""
 

@@ -27,7 +27,7 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.message import Message
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER, key_hash
+from sej.queue.log.schedule import NEVER
 from sej.queue.log.state import QueueState
 
 _AHEAD: Final = 256
@@ -196,7 +196,7 @@ def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[in
     reader = MessageReader(directory)
     try:
         for message in _messages(reader, state.low(), state.frontier):
-            key = key_hash(message.key)
+            key = state.key_of(message)
             if state.is_fresh(message.offset, key):
                 yield message.offset, key
     finally:
@@ -218,14 +218,15 @@ def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
                 message = reader.at(offset)
             except SejError:  # it was removed or is damaged: the worker that takes it finds that out
                 continue
-            if message is None or message.offset != offset or not message.key:
+            if message is None or message.offset != offset:
                 continue
             if state.intents.get(offset) not in (None, (message.timestamp, records.message_check(message))):
                 continue  # another message, which is fresh
-            key = key_hash(message.key)
-            holds = there.attempt > 0 and key not in held
+            key = state.key_of(message)
+            holds = there.attempt > 0 and key not in held and (order is None or order.kinds is None)
             held.update([key] if holds else [])
-            yield records.KEY(offset, key, holds)
+            if key:
+                yield records.KEY(offset, key, holds)
     finally:
         reader.close()
 
@@ -285,7 +286,7 @@ class ParkedItems:
         if self._high < state.frontier:
             self._high = max(self._high, state.low())  # nothing before it is parked
         for message in _messages(self._reader, self._high, state.frontier):
-            found, offset = key_hash(message.key), message.offset
+            found, offset = state.key_of(message), message.offset
             if order.may_be_parked(offset, found):
                 self._known.setdefault(found, array("q")).append(offset)
             self._high = offset + 1

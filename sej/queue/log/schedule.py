@@ -30,6 +30,10 @@ never too high: an item would be lost. A bound without messages is removed when 
 **A crash between two records** of one operation leaves a prefix of them. So a PARK is written before the SCAN that
 passes its message. Without the SCAN the message is still fresh, and the bound is too low, which is allowed.
 
+**Limits by kind** use the same: the key of an item is then its kind. A kind is free if it has fewer than
+``concurrency`` leased items, and a token; an item that waits for its retry is aside. The order within a kind is not
+kept: an item that is aside may come before the parked ones, so only the delivery of a parked item raises the bound.
+
 The key of an item is a hash of 64 bits. Two keys with the same hash are one key here: their items wait for each other.
 The empty key is not a key (hash 0): its items never wait for each other. If they are passed by, because an item far
 ahead has a priority, they are parked under 0.
@@ -37,6 +41,7 @@ ahead has a priority, they are parked under 0.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -183,6 +188,49 @@ def key_hash(key: bytes) -> int:
     return (xxh3_64_intdigest(key) or 1) if key else 0
 
 
+class Kinds:
+    """The limits of a queue by kind.
+
+    Attributes:
+        by: what an item's kind is: ``key``, ``key:`` and the characters that end a prefix, or ``header:`` and a name.
+        concurrency: how many items of a kind may be leased; None: no limit.
+        rate: how many may be delivered in a time, as a text; None: no limit.
+        burst: how many at most immediately after one another.
+        interval_ns: the time that one item takes; 0: there is no rate.
+        full_at_ns: when the bucket of a kind is full, by kind.
+        served: when each kind had its last turn: a number that rises.
+    """
+
+    def __init__(self, by: str, concurrency: int | None, rate: str | None, burst: int, interval_ns: int) -> None:
+        """Set the limits."""
+        self.by, self.concurrency, self.rate = by, concurrency, rate
+        self.burst, self.interval_ns = burst, interval_ns
+        self.full_at_ns: dict[int, int] = {}
+        self.served: dict[int, int] = {}
+        self._turn = 0
+
+    def packed(self) -> bytes:
+        """Return the limits as JSON."""
+        return json.dumps([self.by, self.concurrency, self.rate, self.burst, self.interval_ns]).encode()
+
+    def of(self, key: bytes, headers: Mapping[str, str]) -> int:
+        """Return the kind of an item; 0: none, so that no limit of a kind holds for it."""
+        what, _, name = self.by.partition(":")
+        if what == "header":
+            return key_hash(headers.get(name, "").encode(errors="replace"))
+        return key_hash(key.partition(name.encode())[0] if name else key)
+
+    def serve(self, kind: int) -> None:
+        """It was the turn of a kind."""
+        self._turn += 1
+        self.served[kind] = self._turn
+
+    def allowed_ns(self, kind: int) -> int:
+        """Return from when on a kind has a token."""
+        full_at: int = self.full_at_ns.get(kind, 0)
+        return full_at - (self.burst - 1) * self.interval_ns
+
+
 class KeyOrder:
     """Which keys are held, and which have items that wait for them.
 
@@ -195,11 +243,12 @@ class KeyOrder:
         ended: items that are not parked although they are at or above their key's bound, because they have ended.
         aside: (key, offset) of the items that wait and were not delivered so far, in their order.
         released: keys that may have become free, or have a new head, since the last :meth:`take_released`.
+        kinds: the limits by kind; None: the queue has an order of keys.
     """
 
-    def __init__(self, *, block: bool = False) -> None:
+    def __init__(self, *, block: bool = False, kinds: Kinds | None = None) -> None:
         """Create it without items."""
-        self.block = block
+        self.block, self.kinds = block, kinds
         self.keys: dict[int, int] = {}
         self.held: dict[int, tuple[int, ...]] = {}
         self.parked: dict[int, int] = {}
@@ -209,7 +258,18 @@ class KeyOrder:
         self.aside = SortedDict()
         self._prune_at = _MANY
 
+    @property
+    def mode(self) -> int:
+        """Which taker takes, and the field of ORDER."""
+        return 1 if self.kinds is None else 2
+
     # --- what the handlers of the state call
+
+    def given_back(self, offset: int) -> None:
+        """An item is not leased any more, and not ended."""
+        key = self.keys.get(offset, 0)
+        if self.kinds is not None and key:
+            self.keyed(offset, key, holds=False)
 
     def keyed(self, offset: int, key: int, *, holds: bool) -> None:
         """An item that is leased or waiting has this key."""
@@ -236,7 +296,10 @@ class KeyOrder:
             self.count = max(self.count - 1, 0)
         held = self.held.get(key, ())
         bound = self.parked.get(key)
-        was_head = parked if fresh else offset in self.keys and offset not in held
+        was_head = parked if fresh else self.kinds is None and offset in self.keys and offset not in held
+        if self.kinds is not None:
+            self.kinds.serve(key)
+            self.released.add(key)
         if bound is not None and bound <= offset and was_head:
             self.parked[key] = offset + 1  # what is below is held, or not ready
         if key:

@@ -51,6 +51,7 @@ records into a new log, and reads that (:func:`snapshot`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import groupby
@@ -59,13 +60,16 @@ from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
 
+from sej.message import Message
 from sej.queue.interface.values import PAUSED, REMOVED
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER, KeyOrder, Lease, Schedule, Waiting
+from sej.queue.log.schedule import NEVER, KeyOrder, Kinds, Lease, Schedule, Waiting, key_hash
 from sej.queue.log.timetable import Timetable, Turn
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
+LIMITED: Final = 2
+"""In ORDER: kinds of items are limited."""
 _RUNS: Final = {kind.number: kind for kind in (records.WAIT, records.INTENT)}
 
 
@@ -201,6 +205,7 @@ class QueueState:
         self.ahead: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
         self.whole = self.paused = False
+        self._limit = b""
         self.full_at_ns = 0
         self.max_attempts = 5
         self.most = NEVER
@@ -288,8 +293,12 @@ class QueueState:
     def _set_aside(
         self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int
     ) -> Waiting:
-        if not self._remove(offset) and self.order is not None:
-            self.order.set_aside(parked=offset < self.frontier)
+        known = self._remove(offset)
+        if self.order is not None:
+            if known:
+                self.order.given_back(offset)
+            else:
+                self.order.set_aside(parked=offset < self.frontier)
         return Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED)
 
     def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
@@ -394,6 +403,9 @@ class QueueState:
             if found := records.result_of(data):
                 self.results[offset] = records.packed_result(found.outcome, carried(found.until_ns), found.data)
         self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
+        if self.order is not None and self.order.kinds is not None:
+            full = self.order.kinds.full_at_ns
+            full.update((kind, carried(at)) for kind, at in full.items())
         self._give_back(list(self.leased))
         for offset, there in self.waiting.items():
             self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
@@ -436,10 +448,18 @@ class QueueState:
         self.max_attempts = max_attempts or self.max_attempts
         if not order:
             self.order = None
-        elif self.order is None:
-            self.order = KeyOrder(block=bool(block))
-        else:
-            self.order.block = bool(block)
+            return
+        if self.order is None:
+            self.order = KeyOrder()
+        self.order.block = bool(block)
+        if order == LIMITED and self._limit:
+            before, self.order.kinds = self.order.kinds, Kinds(*json.loads(self._limit.rstrip(b"\0")))
+            self.order.kinds.full_at_ns = before.full_at_ns if before is not None else {}
+
+    def _on_limit(self, _number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        texts = {0: self._limit}
+        records.add_part(texts, 0, part, records.part_of(text_1, text_2, text_3, text_4))
+        self._limit = texts[0]
 
     def _on_key(self, offset: int, key_id: int, holds: int) -> None:
         if self.order is not None and self.has(offset):
@@ -466,8 +486,12 @@ class QueueState:
     def _on_pause(self, on: int) -> None:
         self.paused = bool(on)
 
-    def _on_rate(self, full_at_ns: int) -> None:
-        self.full_at_ns = full_at_ns
+    def _on_rate(self, full_at_ns: int, key_id: int) -> None:
+        if not key_id:
+            self.full_at_ns = full_at_ns
+        elif self.order is not None and self.order.kinds is not None:
+            self.order.kinds.full_at_ns[key_id] = full_at_ns
+            self.order.released.add(key_id)
 
     def _on_schedule(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
         self.timetable.draft(number, part, records.part_of(text_1, text_2, text_3, text_4))
@@ -541,6 +565,8 @@ class QueueState:
     def _give_back(self, offsets: list[int]) -> None:
         for offset in offsets:
             self.schedule.keep(offset)
+            if self.order is not None:
+                self.order.given_back(offset)
         leases = [self.leased.pop(offset) for offset in offsets]
         self._wait_many(
             {at: Waiting(lease.attempt, 0, lease.priority) for at, lease in zip(offsets, leases, strict=True)}
@@ -598,7 +624,7 @@ class QueueState:
 
     def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
         """Return a state in which nothing is taken, with attempts, pause and schedules of this one, and this order."""
-        fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block))
+        fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block, kinds=order.kinds))
         fresh.max_attempts, fresh.paused, fresh.timetable = self.max_attempts, self.paused, self.timetable
         return fresh
 
@@ -629,6 +655,12 @@ class QueueState:
         """Return why an item is given up, with the reason of its last failed attempt if that is known."""
         last = self.reasons.get(offset, b"").rstrip(b"\0").decode(errors="ignore")
         return f"{why}; the last failure before that: {last}" if last else why
+
+    def key_of(self, message: Message) -> int:
+        """Return the key of a message that counts in this queue: the hash of its key, or its kind."""
+        if self.order is None or self.order.kinds is None:
+            return key_hash(message.key)
+        return self.order.kinds.of(message.key, records.headers_of(self.headers, message))
 
     def is_fresh(self, offset: int, key: int) -> bool:
         """Return whether a message of this key was never taken or set aside: it is parked, or from the frontier on."""
@@ -696,13 +728,19 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     if state.boot is not None:
         yield records.booted(*state.boot, now_ns)
     yield records.START(low, *(state.anchor or (NEVER, 0)))
-    yield records.ORDER(order is not None, order is not None and order.block, state.max_attempts)
+    if order is not None and order.kinds is not None:
+        yield from records.in_parts(records.LIMIT, 0, order.kinds.packed())
+    yield records.ORDER(0 if order is None else order.mode, order is not None and order.block, state.max_attempts)
     if order is not None:
         yield records.SCAN(frontier)
     if state.paused:
         yield records.PAUSE(1)
     if state.full_at_ns > now_ns:
         yield records.RATE(state.full_at_ns)
+    if order is not None and order.kinds is not None:
+        for kind, full_at_ns in order.kinds.full_at_ns.items():
+            if full_at_ns > now_ns:
+                yield records.RATE(full_at_ns, kind)
     table = state.timetable
     for number, turn in table.turns.items():
         yield from records.in_parts(records.SCHEDULE, number, table.texts[number])
