@@ -416,7 +416,7 @@ def test_a_second_save_within_one_tick_of_the_clock_is_read(path: Path) -> None:
 
 @pytest.mark.parametrize("old", [True, False])
 def test_the_end_is_found_without_another_walk(path: Path, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
-    """A file whose time may hide another change is compared once with what was read, and not walked again."""
+    """A file whose time may hide another change is walked again."""
     path.write_bytes(b"".join(b"-message %d\n\\retries=3\n" % n for n in range(20_000)))
     later = time.time() + (-60 if old else 60)
     os.utime(path, (later, later))
@@ -430,8 +430,9 @@ def test_the_end_is_found_without_another_walk(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("textqueue.reading.cursor.read_window", counting)
     with TextQueue(path) as q:
         assert len(drain(q)) == 20_000
-        assert (sum(reads), q.get_next(), sum(reads)) == (path.stat().st_size, None, path.stat().st_size)
-        if not old:
+        if old:
+            assert (sum(reads), q.get_next(), sum(reads)) == (path.stat().st_size, None, path.stat().st_size)
+        else:
             path.write_bytes(path.read_bytes().replace(b"-message 7\n", b"-message x\n"))
             os.utime(path, (later, later))
             assert drain(q) == ["message x"]

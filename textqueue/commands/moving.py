@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -139,13 +141,16 @@ def edit(path: Path) -> None:
     and the messages that they append. If both sides change the same message, your version is saved, and the command
     reports it. If you delete a line or change a status, it counts. Of equal messages, you delete one that is free.
 
-    If the command is killed, your text is still in its copy, in a directory sej-tq-* below $TMPDIR or /tmp.
+    If another person saves the file meanwhile, or the command is killed, your text is still in its copy, in a directory
+    sej-tq-* below $TMPDIR or /tmp.
 
     Exit code 1: the editor failed, or the changes were not saved.
 
     Example: sej tq edit jobs.tq
     """
-    with opened_files(path) as sources, tempfile.TemporaryDirectory(prefix="sej-tq-") as folder:
+    folder = tempfile.mkdtemp(prefix="sej-tq-")
+    with opened_files(path) as sources, ExitStack() as finally_:
+        finally_.callback(shutil.rmtree, folder)
         originals = [Path(source.path).read_bytes() for source in sources]
         copies = [Path(folder) / os.path.basename(source.path) for source in sources]
         for copy, data in zip(copies, originals, strict=True):
@@ -165,7 +170,12 @@ def edit(path: Path) -> None:
         for source, old, new in zip(sources, originals, texts, strict=True):
             if new == old:
                 continue
-            for raw in save(source, old, new):
+            overridden = save(source, old, new)
+            if overridden is None:
+                finally_.pop_all()
+                what = "another person changed or moved lines, so your version was not saved; compare it with the file:"
+                refuse(path, f"{what} it is in {folder}", Exit.WRONG)
+            for raw in overridden:
                 what = "a program changed this message; your version was saved"
                 click.echo(f"sej: {source.path}: {readable(value_of(raw))}: {what}", err=True)
 

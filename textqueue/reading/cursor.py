@@ -19,12 +19,13 @@ import itertools
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, TypeVar
 
 from sej.system.disk import File, Status
 from sej.system.watch import Watch
-from textqueue.editing.delivered import Skips, hash_of
+from textqueue.editing.delivered import hash_of, take
 from textqueue.editing.message import Message
 from textqueue.editing.source import Source
 from textqueue.format.generation import is_generation
@@ -40,10 +41,9 @@ _TICK_NS: Final = 20_000_000
 """Two changes within this time may have the same modification time."""
 _ANCHOR_BYTES: Final = 64
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
-_WANTED: Final = CONTROL_OF[MessageStatus.queued]
 _UNMARKED: Final = bytes.maketrans(b"=!#", b"---")
 """Makes a text equal to the same text with other marks."""
-_READ_BYTES: Final = 1 << 16
+_WANTED: Final = CONTROL_OF[MessageStatus.queued]
 _FRESH_S: Final = 0.05
 """How long messages of a window are delivered before the file is checked again."""
 _FEW_BYTES: Final = 2048
@@ -73,7 +73,7 @@ class _Reader:
         self.foreign = False  # another program changed the file, maybe above the position
         self.cut = False  # the reader left the window before its end
         self.window = Window(0, b"", False, 0)
-        self._soon = 0, 0, 0  # begin, end and CRC32 of what was read so soon that a later change may have the same time
+        self.soon = False  # whether a part was read so soon after a change that a later one may have the same time
         self._size = FIRST_WINDOW
 
     def load(self) -> Window | None:
@@ -127,7 +127,7 @@ class _Reader:
                 self.moved = True
                 return None
         self.token, self.epoch = token, epoch
-        soon = self._checks and time.time_ns() - status.mtime_ns <= _TICK_NS
+        self.soon = self.soon or time.time_ns() - status.mtime_ns <= _TICK_NS
         settled = self.source.settled if self._checks else self.source.settled_line
         window = read_window(file, self.position, self._size, settled=settled)
         if self._checks:
@@ -137,40 +137,14 @@ class _Reader:
             self.moved = True  # the last line had no newline when it was delivered, and has grown since
             return None
         self.window = window
-        if soon and window.data:
-            begin, end, check = self._soon if self._soon[1] else (window.position, window.position, 0)
-            check = zlib.crc32(window.data[max(end - window.position, 0) :], check)
-            self._soon = begin, max(end, window.position + len(window.data)), check
         return window if window.data else None
-
-    def is_as_read(self) -> bool:
-        """Return whether what was read too soon after a change is still the same. The file has the time of then."""
-        begin, end, check = self._soon
-        if not end:
-            return True
-        try:
-            file = self.source.reading()
-        except FileNotFoundError:
-            return True
-        try:
-            quiet = time.time_ns() - file.status().mtime_ns > _TICK_NS
-            there = 0
-            while begin < end and (data := file.read(min(_READ_BYTES, end - begin), begin)):
-                there = zlib.crc32(data, there)
-                begin += len(data)
-        finally:
-            file.close()
-        if quiet and check == there:
-            self._soon = 0, 0, 0
-        return check == there
 
     def at(self, position: int) -> None:
         """Move to a position in the window: everything before it was handled."""
         end = position - self.window.position
         if end:
             if self._checks:
-                if not self.position:
-                    self._begin = self.window.position
+                self._begin = self._begin if self.position else self.window.position
                 handled = self.window.data[max(self.position - self.window.position, 0) : end]
                 self._check = zlib.crc32(handled.translate(_UNMARKED), self._check)
             self.position = position
@@ -191,16 +165,14 @@ class _Reader:
 
     def _only_marks(self, file: File) -> bool:
         """Return whether only marks have changed before the position, such as those of another worker."""
-        if not self._checks:
-            return False
         check, position = 0, self._begin
-        while position < self.position:
-            data = file.read(min(_READ_BYTES, self.position - position), position)
+        while self._checks and position < self.position:
+            data = file.read(min(WINDOW, self.position - position), position)
             if not data:
                 return False
             check = zlib.crc32(data.translate(_UNMARKED), check)
             position += len(data)
-        return check == self._check
+        return self._checks and check == self._check
 
     def find_again(self) -> None:
         """After lines moved, find the position again: the nearest place after the same line, or else the next entry."""
@@ -350,7 +322,7 @@ class Cursor:
             return True
         token_first, epoch = self._first or (None, -1)
         if token == token_first:
-            return self._reader.is_as_read()
+            return not self._reader.soon
         ours = epoch > 0 and self._source.file.epoch_of(status) == epoch
         none_back = self._source.given_back() == self._given_back
         quiet = ours and none_back and time.time_ns() - status.mtime_ns > _TICK_NS
@@ -374,11 +346,11 @@ class Cursor:
             else:
                 self._reader.at(window.position + len(window.data))
         for name in self._taken:
-            self._skips.take(name)
+            take(self._skips, name)
         self._taken.clear()
         # The whole file was read: a message that was delivered and not seen again has left the queue.
-        self._source.delivered.gone(self._skips)
-        self._skips = Skips()
+        self._source.delivered.gone(self._skips.elements())
+        self._skips = Counter()
         return None
 
     def _window(self, window: Window) -> Iterator[Message]:
@@ -397,7 +369,7 @@ class Cursor:
                 self._skipped = True
                 if skips:  # perhaps it was delivered, but an equal message comes first
                     self._taken.append(hash_of(raw))
-            elif not skips or not skips.take(hash_of(raw)):
+            elif not skips or not take(skips, hash_of(raw)):
                 remember(raw)
                 yield message
 
