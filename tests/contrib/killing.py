@@ -3,7 +3,9 @@
 import hashlib
 import os
 import random
+import runpy
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,12 +17,7 @@ from tests.sej.hooks import until
 
 PLACE = "SEJ_TEST_PLACE"
 """The variable with the directory of a test, for the application of a framework."""
-_WORKER = "SEJ_TEST_WORKER"
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-
-
-if _WORKER in os.environ:
-    os.setpgid(0, 0)  # so that its children can be killed with it
 
 
 def work(name: object) -> None:
@@ -40,7 +37,9 @@ class Workers:
     """Workers of one application; each is a process, with the processes that it forks."""
 
     def __init__(self, forks: Forkserver, place: Path, *words: str, count: int = 2) -> None:
-        self._start: Callable[[], Piped] = lambda: forks.pipe(words, env={PLACE: str(place), _WORKER: "1"})
+        self._start: Callable[[], Piped] = lambda: forks.pipe(
+            ["tests.contrib.killing", *words], env={PLACE: str(place)}
+        )
         self._place = place
         self._running = [self._start() for _ in range(count)]
 
@@ -70,3 +69,9 @@ def _kill(worker: Piped) -> None:
     with suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
     worker.communicate()
+
+
+if __name__ == "__main__":
+    os.setpgid(0, 0)  # so that its children can be killed with it
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

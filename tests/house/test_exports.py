@@ -29,6 +29,7 @@ DOORS = {
     "sej.contrib.outbox",
     "sej.contrib.inbox",
     "sej.contrib.django.backend",
+    "sej.contrib.dramatiq",
     "sej.contrib.huey",
     "hub.wire.metrics",
 }
