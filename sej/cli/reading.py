@@ -34,8 +34,8 @@ from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH, PLACE, IntRange
 from sej.cli.shared.readers import find_reader, no_reader, readers_of
 from sej.cli.shared.units import Moment, iso_time
-from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
-from sej.errors import CorruptionError, NotAJournalError
+from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
+from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, containing
 from sej.journal.gaps import read_gaps
 from sej.journal.recovery import find_damage
@@ -169,31 +169,15 @@ def segment_messages(path: Path) -> Iterator[Message]:
         raise NotAJournalError("this is a directory: `sej scan` reads it; `sej dump` takes one .jnl file", path=path)
     with OS.open(path, "read") as file:
         head = file.read(OFFSET_SIZE, 0)
-    named = os.fspath(path).endswith(".jnl")
-    foreign = NotAJournalError("this is not a SEJ segment; `sej dump` takes one .jnl file", path=path)
-    if len(head) < OFFSET_SIZE:
-        if head and not named:
-            raise foreign
-        if head:
-            raise CorruptionError(
-                f"a segment must begin with a message of at least {OVERHEAD_SIZE} bytes, got {len(head)} bytes",
-                path=path,
-                position=0,
-            )
-        return
-    due = OFFSET.unpack(head)[0]
-    if not 0 <= due <= MAX_OFFSET and not named:
-        raise foreign
-    if not 0 <= due <= MAX_OFFSET:
-        raise CorruptionError(
-            f"this is not a segment: offset {due} in its first bytes exceeds the largest offset", path=path, position=0
-        )
-    with SegmentReader(OS, path, 0, due) as reader:
+    due = OFFSET.unpack(head)[0] if len(head) == OFFSET_SIZE else 0
+    with SegmentReader(OS, path, 0, due if 0 <= due <= MAX_OFFSET else 0) as reader:
         while batch := reader.read(BATCH):
             yield from batch
         damage = find_damage(reader.file, reader.position, reader.due)
+        if damage is not None and (reader.position or path.suffix == ".jnl"):
+            raise damage.error(str(path))
         if damage is not None:
-            raise damage.error(str(path)) if named or reader.due > due else foreign
+            raise NotAJournalError("this is not a SEJ segment; `sej dump` takes one .jnl file", path=path)
 
 
 _OLD_DAYS: Final = 7
