@@ -16,7 +16,6 @@ from sej.cli.shared.parameters import AGE, IntRange
 from sej.cli.shared.units import iso_time
 from sej.queue.interface.queue import Schedules
 from sej.queue.interface.schedules import MISSED
-from sej.queue.look import QueueLook
 
 
 @click.group
@@ -36,6 +35,8 @@ def list_(place: Place, json: bool) -> None:
     Example: sej queue schedule list mails
     """
     place.require()
+    from sej.queue.look import QueueLook  # here, because `sej --help` loads this module too
+
     for each in QueueLook(place.path, place.name).schedules():
         times = each.cron or f"every {each.every_s:g}s"
         if json:
