@@ -56,18 +56,18 @@ def optional(rule: Rule) -> Rule:
     return check
 
 
-def between(least: int, most: int | None = None) -> Rule:
-    """Allow an int from least to most."""
+def between(least: int, most: int | None = None, kind: str = "an int") -> Rule:
+    """Allow an int from least to most; kind: what the error says if it is not an int."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
 
     def check(name: str, value: Any) -> None:
         if type(value) is not int:
-            if isinstance(value, bool):
-                refuse_type(name, "an int", value)
             try:
                 operator.index(value)
             except TypeError:
-                refuse_type(name, "an int", value)
+                refuse_type(name, kind, value)
+            if isinstance(value, bool):
+                refuse_type(name, kind, value)
         if value < least or (most is not None and value > most):
             raise ValueError(f"{name} must be {expected}, got {_shown(value)}")
 
@@ -84,22 +84,13 @@ def _number(name: str, value: Any) -> None:
         refuse_type(name, "a number of seconds", value)
 
 
-def _any_seconds(name: str, value: Any) -> None:
-    _number(name, value)
-    if value != value:
-        raise ValueError(f"{name} must be a number of seconds, got {_shown(value)}")
+def _seconds_rule(expected: str, fits: Callable[[Any], bool]) -> Rule:
+    def check(name: str, value: Any) -> None:
+        _number(name, value)
+        if not fits(value):
+            raise ValueError(f"{name} must be {expected}, got {_shown(value)}")
 
-
-def _seconds(name: str, value: Any) -> None:
-    _number(name, value)
-    if not value >= 0:
-        raise ValueError(f"{name} must be 0 seconds or more, got {_shown(value)}")
-
-
-def _positive_seconds(name: str, value: Any) -> None:
-    _number(name, value)
-    if not value > 0:
-        raise ValueError(f"{name} must be more than 0 seconds, got {_shown(value)}")
+    return check
 
 
 def _path(name: str, value: Any) -> None:
@@ -151,11 +142,11 @@ def handler_of(*parameters: str) -> Rule:
     return check
 
 
-ANY_SECONDS: Final[Rule] = _any_seconds
+ANY_SECONDS: Final = _seconds_rule("a number of seconds", lambda seconds: seconds == seconds)
 """A number of seconds; a deadline below 0 has passed already."""
-SECONDS: Final[Rule] = _seconds
+SECONDS: Final = _seconds_rule("0 seconds or more", lambda seconds: seconds >= 0)
 """A number of seconds, at least 0; infinity means no limit."""
-POSITIVE_SECONDS: Final[Rule] = _positive_seconds
+POSITIVE_SECONDS: Final = _seconds_rule("more than 0 seconds", lambda seconds: seconds > 0)
 """A number of seconds above 0; infinity means no limit."""
 PATH: Final[Rule] = _path
 """A ``str`` or a path object. Not empty: an empty path would mean the current directory."""
@@ -190,16 +181,6 @@ WAIT: Final = optional(SECONDS)
 """Seconds to wait; None waits without a limit."""
 
 
-def _timestamp(name: str, value: Any) -> None:
-    try:
-        _INT64(name, value)
-    except TypeError:
-        pass
-    else:
-        return
-    refuse_type(name, "an int, nanoseconds since the epoch", value)
-
-
 def _start(name: str, value: Any) -> None:
     if not isinstance(value, Start):
         if not isinstance(value, int) or isinstance(value, bool):
@@ -207,8 +188,7 @@ def _start(name: str, value: Any) -> None:
         OFFSET(name, value)
 
 
-_INT64: Final = between(-(2**63), 2**63 - 1)
-TIMESTAMP: Final[Rule] = _timestamp
+TIMESTAMP: Final = between(-(2**63), 2**63 - 1, "an int, nanoseconds since the epoch")
 """Nanoseconds since the epoch, or NO_TIMESTAMP."""
 START: Final[Rule] = _start
 """An offset, FIRST or LAST."""

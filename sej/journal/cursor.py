@@ -583,7 +583,8 @@ class Cursor:
             lost, position = lost + 1, end
         damage = find_damage(reader.file, reader.position, reader.due)
         if damage is not None and (lost or damage.follower is not None):
-            self._report_end(Gap(due, due + max(lost, 1), str(error)))
+            self._report(Gap(due, due + max(lost, 1), str(error)))
+            self._provisional = self.gaps[-1]  # what is lost there is known after more was appended
         return False
 
     def _is_completed(self, reader: SegmentReader) -> bool:
@@ -622,11 +623,6 @@ class Cursor:
             self.gaps[-1] = gap
         else:
             self.gaps.append(gap)
-
-    def _report_end(self, gap: Gap) -> None:
-        """Report damage at the journal's end: what is lost there is known after more was appended."""
-        self._report(gap)
-        self._provisional = self.gaps[-1]
 
     def _damage_at(self, reader: SegmentReader, reason: str | None) -> CorruptionError:
         return CorruptionError(

@@ -221,7 +221,7 @@ class _Hub:
                 self._receivers[number] = tuple(other for other in self._receivers[number] if other is not receiver)
                 if not self._receivers[number]:
                     del self._receivers[number]
-                    _inotify_remove(self._fd, number)
+                    _libc().inotify_rm_watch(self._fd, number)
         self.notify(receiver)
 
     def notify(self, receiver: _Receiver) -> None:
@@ -314,7 +314,3 @@ def _inotify_init() -> int | None:
 def _inotify_add(fd: int, directory: str) -> int | None:
     number: int = _libc().inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
     return number if number >= 0 else None
-
-
-def _inotify_remove(fd: int, number: int) -> None:
-    _libc().inotify_rm_watch(fd, number)

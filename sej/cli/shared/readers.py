@@ -92,18 +92,12 @@ def holder_of(path: str) -> str | None:
         return None
     with file:
         signed = file.read(256, 0).decode("utf-8", "replace").partition("\n")[0].strip()
-        pid = _locked_by(file.fileno())
+        pid = (_lock_table() or {}).get(file.status().identity)  # without touching the lock
         if pid is not None:
             return signed if f"pid={pid} " in signed else f"pid={pid}"
         if _lists_all_locks(file.fileno()):
             return None  # without touching the lock: a writer that opens at this moment would be refused
         return None if file.lock(exclusive=False) else signed or "another process"
-
-
-def _locked_by(fd: int) -> int | None:
-    """Return the pid that the kernel reports, without touching the lock; None if it reports none."""
-    status = os.fstat(fd)
-    return (_lock_table() or {}).get((status.st_dev, status.st_ino))
 
 
 def held_locks() -> frozenset[tuple[int, int]] | None:
