@@ -26,7 +26,6 @@ from sej.cli.queue_items import Place, placed_command
 from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
 from sej.cli.shared.parameters import AGE, DURATION, IntRange
 from sej.queue.interface.values import SERIALIZERS, Limit
-from sej.queue.take import require_limit
 from sej.queue.work import MAX_THREADS, work
 from sej.system.process import set_from_handler
 
@@ -121,6 +120,8 @@ def _limit(text: str | None) -> Limit | None:
     """Return the limit of ``--limit``."""
     if text is None:
         return None
+    from sej.queue.take import require_limit  # here, because `sej --help` loads this module too
+
     by, _, parts = text.rpartition("=")
     found: dict[str, Any] = {"rate" if "/" in part else "concurrency": part.strip() for part in parts.split(",")}
     try:
