@@ -2,9 +2,7 @@
 
 import asyncio
 import gc
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ import pytest
 import sej
 import sej.aio
 from tests.crash.disk import CrashDisk
-from tests.queue.test_asyncio import until as until_async
-from tests.sej.hooks import until
 
 pytestmark = pytest.mark.either_codec
 
@@ -28,25 +24,6 @@ def test_what_is_awaited_is_read_back_in_order(tmp_path: Path) -> None:
             return [message.value async for message in s]
 
     assert asyncio.run(main()) == [b"%d" % n for n in range(100)] + [b"x", b"y"]
-
-
-def test_an_append_ends_though_the_threads_of_the_loop_are_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        threads, free = ThreadPoolExecutor(1), threading.Event()
-        asyncio.get_running_loop().set_default_executor(threads)
-        w = await sej.aio.Writer(tmp_path).open()
-        busy = threads.submit(free.wait)
-        await until_async(busy.running)
-        appending = asyncio.ensure_future(w.append(b"x"))
-        await until_async(threads._work_queue.qsize)  # the append waits for the thread
-        threads.shutdown(wait=False, cancel_futures=True)
-        free.set()
-        async with asyncio.timeout(60):
-            with pytest.raises(sej.ClosedError, match="threads ended"):
-                await appending
-        w.writer.close()
-
-    asyncio.run(main())
 
 
 def test_appends_that_wait_together_share_syncs() -> None:
@@ -127,41 +104,6 @@ def test_what_a_loop_left_half_way_comes_with_the_next(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(main()) == list(range(10))
-
-
-def test_a_read_that_was_cancelled_too_late_lets_the_next_one_wait(tmp_path: Path) -> None:
-    async def main() -> None:
-        with sej.Writer(tmp_path) as w:
-            async with sej.aio.Scanner(tmp_path, timeout=None) as s:
-                reading = asyncio.ensure_future(s.read())
-                await asyncio.sleep(0)
-                w.append(b"a")
-                until(lambda: s.scanner.ready == 1)  # the thread has it, the loop does not know so far
-                reading.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await reading
-                assert [message.value for message in await s.read()] == [b"a"]
-                reading = asyncio.ensure_future(s.read())
-                done, _ = await asyncio.wait([reading], timeout=0.05)
-                assert not done, "it waits"
-                w.append(b"b")
-                assert [message.value for message in await reading] == [b"b"]
-
-    asyncio.run(main())
-
-
-def test_a_read_that_is_cancelled_again_and_again_leaves_no_thread(tmp_path: Path) -> None:
-    async def main() -> None:
-        sej.Writer(tmp_path).close()
-        async with sej.aio.Scanner(tmp_path, timeout=None) as s:
-            reading = asyncio.ensure_future(s.read())
-            while not reading.done():
-                await asyncio.sleep(0)
-                reading.cancel()
-            assert reading.cancelled()
-            assert s.scanner.read(timeout=0.0) == [], "no other thread reads"
-
-    asyncio.run(main())  # waits for all threads
 
 
 def test_a_loop_that_ends_closes_its_writers(tmp_path: Path) -> None:

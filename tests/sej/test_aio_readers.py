@@ -170,45 +170,6 @@ def test_a_cancelled_run_cancels_the_handler_and_counts_no_attempt(journal: Path
     _run(main)
 
 
-def test_a_run_that_waits_is_cancelled_again_and_again(journal: Path) -> None:
-    async def main() -> None:
-        last = asyncio.Event()
-
-        async def handle(message: sej.Message) -> None:
-            if message.offset == 9:
-                last.set()
-
-        running = asyncio.ensure_future(sej.aio.Consumer(journal, "r").run(handle))
-        await last.wait()
-        while not running.done():
-            running.cancel()
-            await asyncio.sleep(0)
-        assert running.cancelled()
-        assert sej.read_offset(journal, "r") == 10
-        sej.Offset(journal, "r").close()  # its lock is released
-
-    _run(main)
-
-
-def test_a_task_that_the_handler_awaits_may_be_cancelled(journal: Path, tmp_path: Path) -> None:
-    async def main() -> None:
-        async def handle(message: sej.Message) -> None:
-            inner = asyncio.ensure_future(asyncio.Event().wait())
-            asyncio.get_running_loop().call_soon(inner.cancel)
-            if message.offset == 3:
-                await inner
-
-        consumer = sej.aio.Consumer(
-            journal, "r", timeout=0.0, max_attempts=2, dead_letter=tmp_path / "dead", backoff_s=0.0
-        )
-        assert await consumer.run(handle) == 10
-        (letter,) = sej.dead_letters(tmp_path / "dead")
-        assert (letter.message.offset, letter.attempts) == (3, 2)
-        assert "awaited a task that was cancelled" in letter.reason
-
-    _run(main)
-
-
 def test_a_handler_that_is_not_a_coroutine_function_is_refused(journal: Path) -> None:
     def handle(_: sej.Message) -> None:
         pass
@@ -230,28 +191,3 @@ def test_a_handler_stops_its_consumer(journal: Path) -> None:
         assert sej.read_offset(journal, "r") == 5
 
     _run(main)
-
-
-def test_many_consumers_leave_threads_for_their_handlers(tmp_path: Path) -> None:
-    async def main() -> None:
-        count = 40  # more than the loop's own threads
-        for n in range(count):
-            write(tmp_path / str(n), [b"v"])
-        together = asyncio.Barrier(count)
-
-        async def handle(_: sej.Message) -> None:
-            await together.wait()
-            await asyncio.to_thread(int)
-
-        runs = (sej.aio.Consumer(tmp_path / str(n), "r", timeout=0.0).run(handle) for n in range(count))
-        assert await asyncio.gather(*runs) == [1] * count
-
-    _run(main)
-
-
-def test_a_stop_that_met_an_error_does_not_stop_the_next_run(journal: Path) -> None:
-    consumer = sej.Consumer(journal, "r", timeout=0.0)
-    consumer.stop()
-    with sej.Offset(journal, "r"), pytest.raises(sej.LockedError):
-        consumer.run(print)
-    assert consumer.run(lambda _: None) == 10

@@ -1,6 +1,5 @@
 """The note of the message in hand: no crash loses a counted attempt, or counts one for another message."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from sej.system.disk import OS, Disk, File
 from sej.system.sealed import seal, unseal
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk
-from tests.sej.support import segment, write
+from tests.sej.support import write
 
 pytestmark = pytest.mark.either_codec
 
@@ -83,26 +82,6 @@ def test_messages_are_counted_though_offsets_are_missing_between_them(path: Path
     attempts.begin(9000, 5)
     assert attempts.careful(9000), "while it is tried again"
     assert not attempts.careful(9001), "only 2 messages were in the hands of the process that died"
-
-
-def test_a_message_after_a_gap_that_ends_its_process_is_put_aside(tmp_path: Path) -> None:
-    for first, values in ((0, [b"a"]), (5000, [b"b", b"c"])):
-        write(tmp_path / "from", values, first_offset=first)
-        (tmp_path / "j" / "jnl").mkdir(parents=True, exist_ok=True)
-        segment(tmp_path / "from", first).rename(segment(tmp_path / "j", first))
-    sej.Journal(tmp_path / "j").repair()
-    for _ in range(4):  # one before notes were taken, two that are counted, one that continues
-        consumer = sej.Consumer(tmp_path / "j", "worker", max_attempts=2, dead_letter=tmp_path / "dead", timeout=0.0)
-        with contextlib.suppress(DiedError), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Attempts, "__exit__", lambda *_: None)  # the note of a process that died stays
-            consumer.run(dies_at_5000)
-    assert sej.read_offset(tmp_path / "j", "worker") == 5002
-    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [5000]
-
-
-def dies_at_5000(message: sej.Message) -> None:
-    if message.offset == 5000:
-        raise DiedError
 
 
 def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> None:

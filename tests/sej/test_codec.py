@@ -1,12 +1,10 @@
 """The codec, both implementations side by side: bytes by the format table, the three outcomes, and no difference."""
 
 import importlib
-import os
 import pickle
 import threading
 import tracemalloc
 from array import array
-from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -259,29 +257,6 @@ def test_a_buffer_encodes_keys_of_every_size(codec: ModuleType) -> None:
         buffer.append(b"value", key, timestamp=1)
     with buffer.block() as view:
         assert bytes(view) == b"".join(encoded(offset, 1, 0, key, b"value") for offset, key in enumerate(keys))
-
-
-@both
-def test_other_threads_run_while_a_buffer_is_written(codec: ModuleType) -> None:
-    def unexpected(*_: object) -> None:
-        raise AssertionError("the write was neither refused nor short")
-
-    received, sent = os.pipe()
-    buffer = buffer_of(codec)(0, unexpected, threading.RLock())
-    buffer.write_directly(partial(os.write, sent), unexpected, 1 << 40, 1 << 60)
-    found = bytearray()
-
-    def read() -> None:
-        while data := os.read(received, 1 << 16):
-            found.extend(data)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    buffer.append(b"v" * (1 << 20), timestamp=1)  # more than a pipe holds: the write ends once the thread has read
-    os.close(sent)
-    reader.join()
-    os.close(received)
-    assert found == encoded(0, 1, 0, b"", b"v" * (1 << 20))
 
 
 class Kind(int):

@@ -281,30 +281,6 @@ def test_senseless_options_are_refused(path: Path, options: dict[str, Any]) -> N
         consumer(path, **options)
 
 
-@pytest.mark.parametrize("queue", [False, True])
-def test_relative_paths_mean_the_directory_of_the_opening(
-    queue: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    write("j", [b"good", b"bad"])
-
-    def handle(message: sej.Message | sej.Item) -> None:
-        if message.value == b"bad":
-            raise ValueError(message.value)
-
-    if queue:
-        with sej.open_queue("j", "jobs", create=True, max_attempts=1, dead_letter="dead") as q:
-            monkeypatch.chdir(tmp_path / "elsewhere")
-            sej.work(q, lambda item: handle(item), until_empty=True)
-    else:
-        consumer = sej.Consumer("j", "r", max_attempts=1, dead_letter="dead", timeout=0.0)
-        monkeypatch.chdir(tmp_path / "elsewhere")
-        assert consumer.run(handle) == 2
-    assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"bad"]
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def test_a_journal_is_not_its_own_dead_letter_journal(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     for letters in (path, tmp_path / "link", f"{path}/"):

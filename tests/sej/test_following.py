@@ -130,17 +130,6 @@ def test_closing_ends_an_iteration_that_has_messages(tmp_path: Path) -> None:
     assert len(seen) >= 1
 
 
-def test_many_scanners_wait_in_one_process(tmp_path: Path) -> None:
-    paths = [empty(tmp_path / str(n)) for n in range(8)]
-    scanners = [sej.Scanner(path, timeout=None) for path in paths for _ in range(2)]
-    readers = [Worker(s.read) for s in scanners]
-    for path in reversed(paths):
-        write(path, [os.fsencode(path)])
-    for s, reader in zip(scanners, readers, strict=True):
-        assert values(reader.result()) == [os.fsencode(s.path)]  # type: ignore[arg-type]
-        s.close()
-
-
 def test_old_segments_may_go_under_a_tailing_scanner(tmp_path: Path) -> None:
     with sej.Writer(tmp_path, segment_bytes=1) as w, sej.Scanner(tmp_path, timeout=None) as s:
         for n in range(100):
@@ -304,14 +293,3 @@ def test_a_copy_in_the_place_of_a_journal_is_another_one(tmp_path: Path) -> None
         copy.rename(path)
         with pytest.raises(sej.JournalNotFoundError, match="re-created"):
             list(s)
-
-
-def test_a_reader_of_an_empty_journal_that_was_created_again_reads_the_new_one(tmp_path: Path) -> None:
-    sej.Writer(tmp_path / "journal").close()
-    with sej.Scanner(tmp_path / "journal") as s:
-        for segment in (tmp_path / "journal" / "jnl").iterdir():
-            segment.unlink()
-        assert s.read() == []
-        (tmp_path / "journal").rename(tmp_path / "old")
-        write(tmp_path / "journal", [b"new"])
-        assert [m.value for m in s] == [b"new"]

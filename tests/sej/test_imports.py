@@ -1,8 +1,6 @@
 """How packages import: public names at their first use, compiled modules if they are installed."""
 
-import errno
 import importlib
-import os
 import subprocess
 import sys
 import types
@@ -38,25 +36,6 @@ def test_a_compiled_module_serves_if_it_is_built_and_wanted(monkeypatch: pytest.
     monkeypatch.setenv("SEJ_CODEC", "C")
     with pytest.raises(ImportError, match=r"^SEJ_CODEC must be 'c', 'python' or unset, got 'C'$"):
         compiled(built)
-
-
-def test_a_compiled_module_that_lacks_a_file_descriptor_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dynamic linker's error is an ImportError, as if the module were not built."""
-
-    def load(name: str) -> types.ModuleType:
-        raise ImportError(f"{name}.so: cannot open shared object file: Too many open files")
-
-    def no_descriptor(*_: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.delenv("SEJ_CODEC", raising=False)
-    monkeypatch.setattr(importlib, "import_module", load)
-    assert compiled("sej.built") is None
-    monkeypatch.setattr(os, "open", no_descriptor)
-    with pytest.raises(OSError, match="Too many open files") as caught:
-        compiled("sej.built")
-    assert caught.value.errno == errno.EMFILE
-    assert "sej.built.so" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])

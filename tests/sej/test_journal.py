@@ -186,11 +186,3 @@ def test_the_number_of_a_file_says_not_that_it_is_the_same(new: Callable[[sej.Wr
     with sej.Writer(tmp_path / "j") as w:
         end = new(w).stop
     assert tail.end_offset() == end
-
-
-def test_the_end_is_found_whatever_segment_has_the_number_of_the_last_one(tmp_path: Path) -> None:
-    tail = Tail(Directory(tmp_path, OneNumber()))
-    with sej.Writer(tmp_path, segment_bytes=100) as w:
-        for number in range(40):
-            w.append(b"x" * 20, timestamp=1)
-            assert tail.end_offset() == number + 1

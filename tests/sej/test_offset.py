@@ -12,7 +12,7 @@ import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.support import commit, flip, overwrite, sample, write
+from tests.sej.support import commit, overwrite, sample, write
 from tests.ticks import next_tick
 
 
@@ -350,13 +350,3 @@ def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Pat
     assert sej.Journal(path).first_offset >= 20
     with sej.Offset(path, "r") as o:
         assert o.value == 31
-
-
-def test_a_damaged_note_of_the_message_before_is_ignored(tmp_path: Path) -> None:
-    path = one_segment(tmp_path / "j")
-    commit(path, "r", 20)
-    flip(path / "ofs" / "r.check", -1)
-    lost(path, 5)
-    refilled(path, 5)
-    with sej.Offset(path, "r") as o:
-        assert o.value == 20

@@ -1,6 +1,5 @@
 """Waiting for a directory: what changed is not missed, a wait ends in time, one inotify for the process."""
 
-import gc
 import os
 import time
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import NoReturn
 
 import pytest
 
-import sej
 from sej.system.watch import Watch
 from tests.sej.hooks import Worker, output
 
@@ -63,15 +61,6 @@ def test_the_safety_net_returns_by_itself(tmp_path: Path) -> None:
         assert time.monotonic() - start < LONG_S / 2
 
 
-def test_one_inotify_instance_serves_the_process(tmp_path: Path) -> None:
-    with Watch(tmp_path):
-        before = opened("inotify")
-        watches = [Watch(tmp_path) for _ in range(20)]
-        assert opened("inotify") == before == 1
-        for watch in watches:
-            watch.close()
-
-
 @pytest.mark.parametrize("end", ["wake", "close"])
 def test_another_thread_ends_a_wait(end: str, tmp_path: Path) -> None:
     watch = Watch(tmp_path, safety_s=LONG_S)
@@ -101,28 +90,6 @@ def test_a_directory_that_goes_away_is_polled_from_then_on(tmp_path: Path) -> No
         while not watch.polling:
             watch.wait(0.01)
         assert watch.wait(LONG_S) and not at_first
-
-
-OVERFLOW = """
-import os, sys
-from sej.system.watch import Watch
-limit = int(open("/proc/sys/fs/inotify/max_queued_events").read())
-with Watch(sys.argv[1], safety_s=30.0) as watch, Watch(sys.argv[2], safety_s=30.0) as other:
-    a, b = (os.path.join(sys.argv[1], name) for name in "ab")
-    open(a, "w").close()
-    for _ in range(limit // 2 + 10):
-        os.rename(a, b)
-        os.rename(b, a)
-    open(os.path.join(sys.argv[2], "lost"), "w").close()  # the queue is full: this event is thrown away
-    assert watch.wait(30.0)
-    print(other.wait(30.0))
-"""
-
-
-def test_an_overflow_wakes_everybody(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    assert output(OVERFLOW, tmp_path / "one", tmp_path / "two") == "True"
 
 
 def test_an_interrupt_as_the_leader_returns_leaves_no_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,39 +123,6 @@ def test_an_interrupt_as_the_leader_returns_leaves_no_leader(tmp_path: Path, mon
     assert waiting.result() is True
     assert time.monotonic() - start < LONG_S / 2
     watch.close()
-
-
-def test_a_forgotten_watch_is_no_watch_any_more(tmp_path: Path) -> None:
-    gc.collect()  # watches that other tests have forgotten
-    kept = Watch(tmp_path)
-    before = len(kept._hub._receivers)
-    (tmp_path / "other").mkdir()
-    sej.Writer(tmp_path / "j").close()
-    for _ in range(20):
-        Watch(tmp_path).wait(0.0)
-        Watch(tmp_path / "other").wait(0.0)
-        scanner = sej.Scanner(tmp_path / "j", timeout=0.001)
-        assert list(scanner) == []
-        del scanner
-    gc.collect()
-    assert len(kept._hub._receivers) == before
-    assert [list(group) for group in kept._hub._receivers.values() if kept._receiver in group] == [[kept._receiver]]
-    (tmp_path / "new").touch()
-    assert kept.wait(LONG_S)
-    kept.close()
-
-
-def test_a_signals_handler_that_comes_between_may_wake_and_close(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, safety_s=LONG_S)
-
-    def work() -> bool:
-        with watch._hub._lock:  # as a handler in the middle of a wait finds it
-            watch.wake()
-            woken = watch.wait(0.0)
-            watch.close()
-        return woken
-
-    assert Worker(work).result() is True
 
 
 FORK = """

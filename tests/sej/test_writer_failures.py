@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +17,7 @@ import sej
 from sej import LockLostError, WriterFailedError
 from sej.system.disk import File
 from sej.system.lifecycle import Lifecycle
-from sej.writing.last_segment import LastSegment
-from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, output, until
+from tests.sej.hooks import HookedDisk, Worker, output, until
 from tests.sej.interrupts import locked_below, open_below, uncollected
 from tests.sej.support import CALLS, encoded, read_all, segment, values
 
@@ -435,21 +432,6 @@ def test_a_writer_that_lives_until_the_interpreter_ends_is_closed_without_an_err
         assert sej.Journal(journal).verify() == []
 
 
-def test_a_forgotten_writer_is_closed_where_warnings_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ignored: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        w = sej.Writer(tmp_path, durability="buffer")
-        w.append(b"v")
-        del w
-    assert ignored == [ResourceWarning]
-    assert values(read_all(tmp_path)) == [b"v"]
-    sej.Writer(tmp_path).close()
-
-
 def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tmp_path: Path) -> None:
     w = sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001)
     w.append(b"v")
@@ -467,32 +449,6 @@ def test_a_forgotten_writer_that_syncs_in_the_background_ends_with_its_thread(tm
         until(ended)
     assert values(read_all(tmp_path)) == [b"v"]
     sej.Writer(tmp_path).close()
-
-
-@uncollected()
-def test_a_forgotten_writer_that_its_own_sync_collects_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keep, forgotten = LastSegment.keep, threading.Event()
-
-    def collect(last: LastSegment, position: int, offset: int) -> None:
-        if threading.current_thread() is not threading.main_thread() and forgotten.wait(PATIENCE_S):
-            gc.collect()
-        keep(last, position, offset)
-
-    monkeypatch.setattr(LastSegment, "keep", collect)
-    kept: list[Any] = [[sej.Writer(tmp_path, durability="interval", sync_interval_s=0.001)]]
-    kept[0][0].append(b"v")
-    kept[0].append(kept[0])  # a cycle
-
-    def closed() -> bool:
-        kept.clear()
-        forgotten.set()
-        return locked_below(tmp_path) == []
-
-    with pytest.warns(ResourceWarning, match="never closed"):
-        until(closed)
-    assert values(read_all(tmp_path)) == [b"v"]
 
 
 @uncollected()
