@@ -23,7 +23,6 @@ from tests.sej.support import read_all, values, write
 
 pytestmark = pytest.mark.both_codecs
 
-SEGMENT = "jnl/0000000000000000.jnl"
 
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
