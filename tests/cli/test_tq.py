@@ -163,10 +163,9 @@ def shell(jobs: Path, script: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("variable", [[], ["--variable", "mutex=" + " " * 30]])
-def test_after_its_lease_another_worker_claims_the_message_of_a_shell(tmp_path: Path, variable: list[str]) -> None:
+def test_after_its_lease_another_worker_claims_the_message_of_a_shell(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.tq"
-    sej("tq", "add", jobs, "one", *variable)
+    sej("tq", "add", jobs, "one", "--variable", "mutex=" + " " * 30)
     assert shell(jobs, "tq claim $JOBS --lease 1h && tq claim $JOBS -- false").returncode == 4
     late = shell(jobs, "tq claim $JOBS --lease 0.001 && tq claim $JOBS -- false; tq done $JOBS")
     assert late.returncode == 4
@@ -175,10 +174,9 @@ def test_after_its_lease_another_worker_claims_the_message_of_a_shell(tmp_path: 
     assert sej("tq", "claim", jobs, "--lease", "0", "--", *CAT).returncode == 2
 
 
-@pytest.mark.parametrize("variable", [[], ["--variable", "mutex=" + " " * 30]])
-def test_done_ends_the_claim_of_the_shell_wherever_its_message_is(tmp_path: Path, variable: list[str]) -> None:
+def test_done_ends_the_claim_of_the_shell_wherever_its_message_is(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.tq"
-    sej("tq", "add", jobs, "one", "two", "three", *variable)
+    sej("tq", "add", jobs, "one", "two", "three")
     done = shell(jobs, "tq claim $JOBS && sed -i '1i-urgent' $JOBS && tq done $JOBS && tq claim $JOBS && tq fail $JOBS")
     assert (done.returncode, done.stderr) == (0, "")
     assert listed(jobs) == [("queued", "two"), ("queued", "three")]
@@ -197,8 +195,9 @@ def test_done_without_a_name_is_refused_if_it_is_not_clear_what_is_meant(jobs: P
     assert listed(jobs) == [("queued", "one")]
 
 
-@pytest.mark.parametrize("variables", [[], ["mutex=" + " " * 40]])
-@pytest.mark.parametrize("command", ["done", "fail", "give-back"])
+@pytest.mark.parametrize(
+    ("command", "variables"), [("done", []), ("fail", ["mutex=" + " " * 40]), ("give-back", ["mutex=" + " " * 40])]
+)
 def test_a_name_of_another_process_claim_is_refused(tmp_path: Path, variables: list[str], command: str) -> None:
     jobs = tmp_path / "jobs.tq"
     with TextQueue(jobs) as q:
@@ -219,8 +218,9 @@ def test_a_name_of_another_process_claim_is_refused(tmp_path: Path, variables: l
     assert listed(jobs, "--status", "cleared") == [("cleared", "one")]
 
 
-@pytest.mark.parametrize("variables", [[], ["mutex=" + " " * 40]])
-@pytest.mark.parametrize(("command", "status"), [("done", "cleared"), ("fail", "critical")])
+@pytest.mark.parametrize(
+    ("command", "status", "variables"), [("done", "cleared", []), ("fail", "critical", ["mutex=" + " " * 40])]
+)
 @pytest.mark.parametrize("ended", ["its worker died", "its lease is over"])
 def test_a_name_is_enough_after_the_end_of_a_claim(
     tmp_path: Path, variables: list[str], command: str, status: str, ended: str

@@ -24,7 +24,6 @@ from tests.sej.support import read_all, values, write
 pytestmark = pytest.mark.both_codecs
 
 
-
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sej.writing.end.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
