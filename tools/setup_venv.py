@@ -4,7 +4,7 @@ Run by any Python >= 3.11 with nothing installed. Each step is remembered by the
 pulling a change refreshes what the change touched and nothing else. pip keeps its cache.
 
     python3 -m tools.setup_venv [.venv]            everything that tests, demo and benchmarks need
-    python3 -m tools.setup_venv --checks [.venv]   only what `make check` needs: no Java, Chromium or Vim
+    python3 -m tools.setup_venv --checks [.venv]   what `make check` needs: nothing is compiled, no Java, Vim
 """
 
 import fcntl
@@ -45,23 +45,25 @@ def main() -> None:
         sources = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.p[yx][xd]"))]
         codec = content([Path("setup.py"), *sources]) + os.environ.get("CC", "")
         if stamps.differ("install", install):
-            say("the dependencies (minutes the first time, the pip cache after that) and the compiled codec")
-            stamps.drop("codec")
-            remove_compiled()
-            install_all(python)  # an editable install compiles the extensions in place
+            say("the dependencies (minutes the first time, one minute from pip's cache after that)")
+            install_all(python)
             stamps.keep("install", install)
-            report_compiled("")
-            stamps.keep("codec", codec)
-        elif stamps.differ("codec", codec):
+        # The checks compile it only again: a stale one would shadow its changed source.
+        if stamps.differ("codec", codec) and not (only_checks and "codec" not in stamps.done):
             say("the compiled codec")
             compile_codec(python)
             stamps.keep("codec", codec)
         if not only_checks:
-            prepare_tests(venv, python, stamps)
+            prepare_tests(venv, python, stamps, install)
 
 
-def prepare_tests(venv: Path, python: Path, stamps: "Stamps") -> None:
-    """Get what only tests, demo and benchmarks use: Spark's Java, a browser, an editor."""
+def prepare_tests(venv: Path, python: Path, stamps: "Stamps", install: str) -> None:
+    """Get what only tests, demo and benchmarks use: bytecode, Spark's Java, a browser, an editor."""
+    if stamps.differ("compiled", install):
+        say("bytecode for the dependencies")  # a part of them are templates that do not compile
+        command = [str(python), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(venv / "lib")]
+        subprocess.run(command, capture_output=True, check=False)
+        stamps.keep("compiled", install)
     archives = bytecode.archives(venv)
     if stamps.differ("bytecode", content(archives)):
         say("bytecode for Spark's Python processes, which start in half of the time with it")
@@ -140,11 +142,12 @@ def make_venv(venv: Path) -> None:
 def install_all(python: Path) -> None:
     """The tools of the build, then everything else in one resolution, then the data set of the demo."""
     requires = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install"]
+    # To compile took half of the time: prepare_tests compiles the modules, and compile_codec the extensions.
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-compile"]
     if not sys.stdout.isatty():
         pip.append("-qq")  # on a terminal, pip shows a bar for each download
     run([*pip, "--upgrade", "pip", *requires])
-    run([*pip, "--no-build-isolation", "--editable", ".[dev]"])
+    run(["env", "CC=false", *pip, "--no-build-isolation", "--editable", ".[dev]"])
     run([*pip, "--no-deps", FLIGHTS])
 
 
