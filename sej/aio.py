@@ -205,6 +205,8 @@ class Writer:
         key: BytesLike = b"",
         type: int = 0,
         timestamp: int | None = None,
+        *,
+        expect_offset: int | None = None,
     ) -> int:
         """Append one message with the writer's durability, and return its offset.
 
@@ -212,6 +214,8 @@ class Writer:
             ClosedError: the writer is not open, or is being closed.
             SejError: as :meth:`sej.Writer.append`.
         """
+        if expect_offset is not None:
+            return (await self.append_many((value,), (key,), type, timestamp, expect_offset=expect_offset)).start
         path = self.writer.path  # raises if it is not open
         if self._closing:
             raise ClosedError("the writer is closed; use another one", path=path)

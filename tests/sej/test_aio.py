@@ -20,10 +20,13 @@ def test_what_is_awaited_is_read_back_in_order(tmp_path: Path) -> None:
             offsets = await asyncio.gather(*(w.append(b"%d" % n, b"k", 3, n) for n in range(100)))
             assert offsets == list(range(100))
             assert await w.append_many([b"x", b"y"]) == range(100, 102)
+            with pytest.raises(sej.ConflictError):
+                await w.append(b"late", expect_offset=100)
+            assert await w.append(b"z", expect_offset=102) == 102
         async with sej.aio.Scanner(tmp_path) as s:
             return [message.value async for message in s]
 
-    assert asyncio.run(main()) == [b"%d" % n for n in range(100)] + [b"x", b"y"]
+    assert asyncio.run(main()) == [b"%d" % n for n in range(100)] + [b"x", b"y", b"z"]
 
 
 def test_appends_that_wait_together_share_syncs() -> None:

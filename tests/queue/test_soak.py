@@ -1,0 +1,101 @@
+"""Schedules, results, order, delays and dead letters together, while processes are killed."""
+
+import random
+import signal
+import subprocess
+import time
+from collections import Counter, defaultdict
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import sej
+from tests.crash.harness import fork, seeded_random
+from tests.forking import Program
+
+EVERY_S = 0.05
+
+
+def lines(output: Path) -> list[list[str]]:
+    return [line.split() for line in output.read_text().splitlines()] if output.exists() else []
+
+
+def soak(path: Path, output: Path, seconds: float, dice: random.Random) -> None:
+    """Run processes, and kill one after another."""
+
+    def start(kind: str) -> Program:
+        return fork(["tests.queue.soaker", kind, str(path), str(output)], output.with_suffix(".err"))
+
+    alive = [(kind, start(kind)) for kind in ("put", "work", "work")]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(lines(output)) < 2000:
+        try:
+            alive[0][1].wait(dice.uniform(0.3, 1.5))
+            raise AssertionError(f"a process ended by itself: {output.read_text()[-500:]}")
+        except subprocess.TimeoutExpired:
+            pass
+        kind, victim = alive.pop(dice.randrange(len(alive)))
+        victim.send_signal(signal.SIGKILL)
+        assert victim.wait(30) == -signal.SIGKILL, "it ended by itself"
+        alive.append((kind, start(kind)))
+    for _, process in alive:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(4 * 3600)
+def test_every_put_is_accounted_for(tmp_path: Path, torture_s: float) -> None:
+    path, output = tmp_path / "q", tmp_path / "output"
+    with sej.open_queue(path, "worker", order="key", max_attempts=3, compact_bytes=1 << 20) as q:
+        for name in ("one", "two"):
+            q.put(b"", b"s" + name.encode(), every=EVERY_S, schedule=name, missed="all")
+    soak(path, output, torture_s, seeded_random())
+    rows = lines(output)
+    begun = defaultdict(list)
+    times: dict[str, dict[int, str]] = {"sone": {}, "stwo": {}}
+    for _, key, offset, attempts, at in (row for row in rows if row[0] == "begin"):
+        begun[key].append((int(offset), int(attempts)))
+        if at != "-":
+            times[key][int(offset)] = at
+    with sej.open_queue(path, "worker") as q:
+        assert q.recovered is None  # type: ignore[attr-defined]
+        for schedule in list(q.schedules):
+            q.schedules.remove(schedule.name)
+        left = set()
+        while not q.wait_empty(0):
+            if (item := q.get(timeout=1)) is not None:
+                left.add(item.message.offset)
+                if "schedule" in item.headers:
+                    times[item.key.decode()][item.message.offset] = item.headers["schedule-time"]
+                item.done(b"result of " + item.value)
+        dead = Counter(letter.message.offset for letter in sej.dead_letters(path / "dead" / "worker"))
+        failed, put = set(), {int(number): value.replace("/", " ") for _, number, value in _of(rows, "put")}
+        for number, value in put.items():
+            try:
+                assert q.result(number, 0) == b"result of " + value.encode()
+            except sej.ItemFailedError:
+                failed.add(number)
+    assert not list(_of(rows, "LOST")), "a living worker lost a lease before its deadline"
+    assert failed <= dead.keys() and max(dead.values()) == 1
+    for key, deliveries in begun.items():
+        assert max(Counter(deliveries).values()) == 1, "one attempt was delivered twice"
+        if key != "d":  # a delay gives an item a later place
+            assert all(one[0] <= other[0] for one, other in pairwise(deliveries)), f"an inversion within {key}"
+    for found in times.values():
+        stamps = [datetime.fromisoformat(at).timestamp() for _, at in sorted(found.items())]
+        assert all(abs(after - before - EVERY_S) < 0.002 for before, after in pairwise(stamps)), "a time has no item"
+    assert len({offset for found in times.values() for offset in found}) == _count(path, b"s")
+    assert sej.Journal(path).verify() == []
+    print(f"{len(put)} puts, {len(failed)} failed, {sum(map(len, times.values()))} times, {len(left)} left")
+
+
+def _of(rows: list[list[str]], word: str) -> list[list[str]]:
+    return [row for row in rows if row[0] == word]
+
+
+def _count(path: Path, key: bytes) -> int:
+    with sej.Scanner(path) as scanner:
+        return sum(message.key.startswith(key) for message in scanner)
