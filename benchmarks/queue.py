@@ -44,6 +44,8 @@ def run() -> list[Row]:
             *_many_processes(root),
             *_writers(root),
             *_waking(root),
+            *_schedules(root),
+            *_results(root),
             *_long(root),
         ]
 
@@ -380,6 +382,127 @@ def _waking(root: Path) -> list[Row]:
         Row("bare inotify there and back, p50", f"{trip * 1e6:,.0f} us", None, None, None),
         row("put to get in a waiting process, p50 : there and back", f"{queue * 1e6:,.0f} us", queue / trip, most=5),
     ]
+
+
+# --- schedules and results
+
+SCHEDULES = 10_000
+SOON = 200
+"""So many of them come every two seconds, the others every hour."""
+IDLE_S = 10
+_IDLE = """
+import os, resource, sys, threading, time
+
+def report():
+    time.sleep(6)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep({idle_s})
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    with open("used", "w") as file:
+        file.write(str(used))
+    os._exit(0)
+
+threading.Thread(target=report).start()
+"""
+_SEJ_IDLE = """
+import sej
+with sej.open_queue("q") as q:
+    sej.work(q, print)
+"""
+_HUEY_PERIODIC = """
+from huey import SqliteHuey, crontab
+huey = SqliteHuey(filename="huey.db", results={results})
+huey.storage.conn.execute("PRAGMA synchronous = NORMAL")
+
+@huey.task()
+def answer(value):
+    return value
+
+for number in range({count}):
+    huey.periodic_task(crontab(minute="0", hour="3"), name=f"task{{number}}")(lambda: None)
+"""
+_LATE = """
+import datetime, sys, time, sej
+with sej.open_queue("q") as q, open("late", "w") as file:
+    for _ in range(int(sys.argv[1])):
+        item = q.get()
+        now = time.time()
+        print(now - datetime.datetime.fromisoformat(item.headers["schedule-time"]).timestamp(), file=file)
+        item.done()
+"""
+
+
+def _schedules(root: Path) -> list[Row]:
+    """The CPU of a worker that waits for 10,000 schedules, and how late their items are. Others have none, or poll."""
+    paths = fresh(root), fresh(root), fresh(root)
+    for path, soon in zip(paths, (0, SOON, 0), strict=True):
+        with sej.open_queue(path / "q") as q:
+            for number in range(SCHEDULES if path is not paths[2] else 0):
+                q.put(VALUE, every=2 if number < soon else 3600, schedule=str(number))
+                if number < soon:
+                    time.sleep(0.005)
+    (paths[2] / "tasks.py").write_text(_HUEY_PERIODIC.format(count=SCHEDULES, results=False))
+    huey = "import sys; from huey.bin.huey_consumer import consumer_main; sys.argv[1:] = ['tasks.huey', '-q']; "
+    sej_used = _used(paths[0], _SEJ_IDLE)
+    huey_used = _used(paths[2], huey + "consumer_main()")
+    late = subprocess.run([sys.executable, "-c", _LATE, str(5 * SOON)], cwd=paths[1], check=True, timeout=120)
+    assert late.returncode == 0
+    lines = (paths[1] / "late").read_text().splitlines()[SOON:]  # the first ones were missed
+    found = sorted(float(line) * 1e3 for line in lines)
+    p50, p99 = found[len(found) // 2], found[len(found) * 99 // 100]
+    return [
+        Row("huey_consumer, 10,000 periodic tasks, idle CPU", f"{huey_used:.2f} %", None, None, None),
+        row("worker, 10,000 schedules, idle CPU : 0.5 %", f"{sej_used:.2f} %", sej_used / 0.5, most=1),
+        Row("items of 10,000 schedules are late, p50", f"{p50:.1f} ms", None, None, None),
+        row("items of 10,000 schedules are late, p99 : 50 ms", f"{p99:.1f} ms", p99 / 50, most=1),
+    ]
+
+
+def _used(path: Path, code: str) -> float:
+    """The CPU of a process that waits, in per cent."""
+    text = _IDLE.format(idle_s=IDLE_S) + code
+    subprocess.run([sys.executable, "-c", text], cwd=path, check=False, capture_output=True, timeout=120)
+    return float((path / "used").read_text()) / IDLE_S * 100
+
+
+def _results(root: Path) -> list[Row]:
+    """From a put until its result is here, which another process made; huey's result is polled for."""
+    sej_path, huey_path = fresh(root), fresh(root)
+    answer = "import sej\nwith sej.open_queue('q') as q: sej.work(q, lambda item: item.done(item.value))"
+    with sej.open_queue(sej_path / "q") as q, subprocess.Popen([sys.executable, "-c", answer], cwd=sej_path) as worker:
+        trips = _trips(lambda: q.put(VALUE, keep_result="1m").result(60))  # type: ignore[attr-defined]
+        worker.terminate()
+    (huey_path / "tasks.py").write_text(_HUEY_PERIODIC.format(count=0, results=True))
+    consumer = str(Path(sys.executable).parent / "huey_consumer")
+    command = [sys.executable, consumer, "tasks.huey", "-w", "1", "-d", "0.001", "-q"]
+    asker = (
+        "import tasks, time\ndef ask():\n    start = time.perf_counter()\n    tasks.answer('x' * 100)"
+        "(blocking=True, backoff=1.0, max_delay=0.001)\n    return time.perf_counter() - start\n"
+        f"found = [ask() for _ in range({ROUND_TRIPS})]\nopen('found', 'w').write(repr(found))"
+    )
+    with subprocess.Popen(command, cwd=huey_path, stderr=subprocess.DEVNULL) as worker:
+        subprocess.run([sys.executable, "-c", asker], cwd=huey_path, check=True, timeout=300)
+        worker.terminate()
+    polled = sorted(map(float, (huey_path / "found").read_text()[1:-1].split(",")))
+    rows = []
+    for what, at in (("p50", 50), ("p99", 99)):
+        mine, theirs = (found[len(found) * at // 100] for found in (trips, polled))
+        rows.append(Row(f"put to result, huey with results, {what}", f"{theirs * 1e6:,.0f} us", None, None, None))
+        most = 1 if at == 50 else None
+        rows.append(row(f"put to result, {what} : huey", f"{mine * 1e6:,.0f} us", mine / theirs, most=most))
+    return rows
+
+
+def _trips(act: Callable[[], object]) -> list[float]:
+    """The sorted seconds of many calls; one before them warms up."""
+    act()
+    found = []
+    for _ in range(ROUND_TRIPS):
+        start = time.perf_counter()
+        act()
+        found.append(time.perf_counter() - start)
+    return sorted(found)
 
 
 # --- long queues

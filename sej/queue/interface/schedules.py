@@ -78,10 +78,10 @@ class Plan(NamedTuple):
     """
 
     name: str
-    every_ns: int
-    cron: str
-    timezone: str
-    missed: str
+    every_ns: int = 0
+    cron: str = ""
+    timezone: str = ""
+    missed: str = "one"
     priority: int = 0
     expire_s: float | None = None
     keep_s: float | None = None
@@ -89,7 +89,8 @@ class Plan(NamedTuple):
 
     def packed(self) -> bytes:
         """Return the plan as JSON, in UTF-8."""
-        return json.dumps(self._asdict(), ensure_ascii=False, separators=(",", ":")).encode()
+        known = {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name)}
+        return json.dumps(known, ensure_ascii=False, separators=(",", ":")).encode()
 
     @property
     def timing(self) -> tuple[int, str, str]:
