@@ -31,6 +31,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import Disk, File
 from sej.system.paths import absolute_path, is_journal
+from sej.system.sealed import SealedFile
 
 __all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
@@ -142,6 +143,11 @@ class Directory:
                 if self.disk.status(self.at(name, "jnl")) is not None:
                     return f", but holds some: pass one of them, as in {self.at(name)}"
         return ""
+
+    def sealed(self, what: str, way_out: str, *parts: str, max_bytes: int = 1 << 20) -> SealedFile:
+        """Return a small JSON file in it, which is replaced through ``tmp/``; arguments as for :class:`SealedFile`."""
+        temporary = self.at("tmp", parts[-1])
+        return SealedFile(self.disk, self.at(*parts), what, way_out, temporary=temporary, max_bytes=max_bytes)
 
     def names(self, *parts: str) -> list[str]:
         """Return the names in it, or in a directory in it; none if it is missing."""

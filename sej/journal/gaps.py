@@ -97,14 +97,8 @@ def _read(directory: Directory, name: str) -> Gap:
 
 
 def _file(directory: Directory, name: str) -> SealedFile:
-    return SealedFile(
-        directory.disk,
-        directory.at("gaps", name),
-        "a readable gap",
-        "move it to kept/ and run `sej repair`, which records the gap again",
-        temporary=directory.at("tmp", name),
-        max_bytes=_GAP_BYTES,
-    )
+    way_out = "move it to kept/ and run `sej repair`, which records the gap again"
+    return directory.sealed("a readable gap", way_out, "gaps", name, max_bytes=_GAP_BYTES)
 
 
 def record_gap(directory: Directory, gap: Gap) -> None:

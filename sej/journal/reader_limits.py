@@ -166,13 +166,7 @@ def _used(
 
 
 def _file(directory: Directory) -> SealedFile:
-    return SealedFile(
-        directory.disk,
-        directory.at("ofs", ".limits"),
-        "a record of limits for readers",
-        "remove it, and clean again",
-        temporary=directory.at("tmp", "limits"),
-    )
+    return directory.sealed("a record of limits for readers", "remove it, and clean again", "ofs", ".limits")
 
 
 def _program() -> str:

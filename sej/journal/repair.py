@@ -218,14 +218,8 @@ def _copy(file: File, run: Run, target: File) -> None:
 
 
 def _intent(directory: Directory) -> SealedFile:
-    return SealedFile(
-        directory.disk,
-        directory.at("txn", "repair"),
-        "an intent of a repair",
-        "move it to kept/ and run `sej repair` again",
-        temporary=directory.at("tmp", "repair"),
-        max_bytes=_INTENT_BYTES,
-    )
+    way_out = "move it to kept/ and run `sej repair` again"
+    return directory.sealed("an intent of a repair", way_out, "txn", "repair", max_bytes=_INTENT_BYTES)
 
 
 def finish_repair(directory: Directory) -> None:

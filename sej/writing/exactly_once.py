@@ -324,13 +324,7 @@ class Batches:
         self._done[name] = known
 
     def _file(self, entry: str) -> SealedFile:
-        return SealedFile(
-            self._disk,
-            self._directory.at("txn", entry),
-            "a record of batches",
-            "move it away to continue without it",
-            temporary=self._directory.at("tmp", entry),
-        )
+        return self._directory.sealed("a record of batches", "move it away to continue without it", "txn", entry)
 
     def _store(self, entry: str, content: dict[str, Any]) -> None:
         for directory in ("txn", "tmp"):

@@ -22,7 +22,7 @@ from sej.errors import ConflictError, CorruptionError
 from sej.journal.directory import Directory
 from sej.system.disk import File
 from sej.system.locks import is_current
-from sej.system.sealed import SealedFile, whole
+from sej.system.sealed import whole
 
 NEXT: Final = "next"
 
@@ -42,13 +42,8 @@ class Fence:
         self._is_next = token == NEXT
         self._disk = directory.disk
         self._journal, self._tmp = directory.path, directory.at("tmp")
-        self._file = SealedFile(
-            directory.disk,
-            directory.at("token"),
-            "a fencing token",
-            "remove it, then open each writer with a number above every earlier one",
-            temporary=directory.at("tmp", "token"),
-        )
+        way_out = "remove it, then open each writer with a number above every earlier one"
+        self._file = directory.sealed("a fencing token", way_out, "token")
         self._seen: File | None = None
         """The version of the file whose number is not above the writer's."""
 
