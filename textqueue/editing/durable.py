@@ -4,20 +4,20 @@ A successful sync says nothing about bytes that were written before the file was
 A queue file is opened for each operation. So a sync has these steps, under the queue's lock:
 
 1. Open the file. From now on, a failed writeback makes a sync of this open file fail.
-2. Compare the file with ``.jobs.tq.durable``, the record of file and ledger after the last successful sync:
+2. Compare the file with the state of file and ledger after the last successful sync of this object:
 
    ==========================================  =================================================
-   changes since that record                   bytes in doubt
+   changes since then                          bytes in doubt
    ==========================================  =================================================
    none                                        none
    only edits by this library                  the messages of the later lines of the ledger,
                                                and appended bytes
-   others; or the record is missing            the whole file
+   others; or this is the first sync           the whole file
    ==========================================  =================================================
 
 3. Sync the file, compare the bytes in doubt with the disk, and write again those that differ.
 4. Append the new state of the file to the ledger, as after any edit.
-5. Sync the file and the ledger. Compare again. Then store the record.
+5. Sync the file and the ledger. Compare again. Then keep the new state.
 
 **A save by an editor is never overwritten.** A file lease prevents other programs from opening the file between
 the read and the write of a piece. There are two cases without a file lease:
@@ -27,16 +27,13 @@ the read and the write of a piece. There are two cases without a file lease:
 - The system has no file leases, or none for this user. Then the whole file is written in small pieces, with the same
   check.
 
-The ledger tells whether only this library changed the file: by its epoch, and by the state in its last line. The record
-is not synced. After a power loss, an older record is found, or none; both are correct.
+The ledger tells whether only this library changed the file: by its epoch, and by the state in its last line.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import time
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -47,10 +44,7 @@ from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, t
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Checkpoint, Ledger
-from textqueue.ledger.sidecar import Sidecars, copy_access
 
-_RECORD_BYTES: Final = 160
-_LINE: Final = re.compile(rb"((?:[0-9]{1,20} ){7})([0-9a-f]{8})\n")
 _PIECE_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 1 << 12
 _GAP_BYTES: Final = 1 << 12
@@ -86,17 +80,15 @@ class Doubt(NamedTuple):
     log: int
 
 
-class DurableRecord:
-    """The file ``.jobs.tq.durable``, which is used under the queue's lock."""
+class Durable:
+    """The state that was synced last, which is used under the queue's lock."""
 
-    def __init__(self, sidecars: Sidecars, *, disk: Disk, queue: str) -> None:
-        """Create the object. The first sync creates the file, with the mode of the queue file."""
-        self._sidecars = sidecars
-        self._disk = disk
-        self._queue = queue
+    def __init__(self) -> None:
+        """Begin without a sync."""
+        self._known: _Known | None = None
 
     def doubt(self, file: File, token: Token, ledger: Ledger, *, known: bool) -> Doubt:
-        """Compare the file with the record.
+        """Compare the file with the state that was synced last.
 
         Args:
             file: the queue file, open.
@@ -104,7 +96,7 @@ class DurableRecord:
             ledger: the ledger, refreshed.
             known: whether the ledger has the positions for that state.
         """
-        record = self._load()
+        record = self._known
         if record is None or record.token[0] != token[0]:
             return Doubt([(0, token[1])], ours=False, names=True, log=0)
         log = ledger.since(record.checkpoint)
@@ -119,34 +111,8 @@ class DurableRecord:
         return whole if found is None else whole._replace(spans=found, ours=True)
 
     def store(self, token: Token, ledger: Ledger) -> None:
-        """Store the state that was just synced. If this fails, the next sync writes more than necessary."""
-        fields = (*token, ledger.epoch, *ledger.checkpoint())
-        text = b"".join(b"%d " % field for field in fields)
-        line = (b"%s%08x\n" % (text, zlib.crc32(text))).ljust(_RECORD_BYTES, b"\n")
-        with suppress(OSError):
-            try:
-                file = self._disk.open(self._sidecars.path(".durable"), "edit")
-            except FileNotFoundError:
-                file = self._disk.open(self._sidecars.path(".durable"), "temp")
-                copy_access(self._queue, file)
-            try:
-                file.write_at(line, 0)
-            finally:
-                file.close()
-
-    def _load(self) -> _Known | None:
-        try:
-            file = self._disk.open(self._sidecars.path(".durable"), "read")
-        except OSError:
-            return None
-        try:
-            found = _LINE.match(file.read(_RECORD_BYTES, 0))
-        finally:
-            file.close()
-        if found is None or b"%08x" % zlib.crc32(found[1]) != found[2]:
-            return None
-        inode, size, mtime_ns, epoch, *checkpoint = map(int, found[1].split())
-        return _Known((inode, size, mtime_ns), epoch, Checkpoint(*checkpoint))
+        """Store the state that was just synced."""
+        self._known = _Known(token, ledger.epoch, ledger.checkpoint())
 
 
 def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_Span] | None:

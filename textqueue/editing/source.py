@@ -15,7 +15,7 @@ from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from textqueue.editing.delivered import Delivered
-from textqueue.editing.durable import DurableRecord, require_spans, rewrite, sync_names
+from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Making, Place, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, QueueFile
 from textqueue.editing.reconcile import find_again
@@ -124,7 +124,7 @@ class Source:
         self.leases = Leases(clock)
         self._clock = clock
         self._in_transit = InTransit(disk)
-        self._durable = DurableRecord(self.file.sidecars, disk=disk, queue=path)
+        self._durable = Durable()
 
     # Reading
 
@@ -271,14 +271,16 @@ class Source:
             claims: for each message, its claim.
             free: whether the edit is refused if a process has claimed one of the messages.
         """
-        replaced = Replaced(what, self.path)
+        replaced: Replaced | None = None
         while True:
             try:
                 with self.file as session:
                     done = self.change(session, places, change, what, claims, free=free)
                 if done is not None:
                     return done
+                replaced = replaced or Replaced(what, self.path)
             except FileNotFoundError:
+                replaced = replaced or Replaced(what, self.path)
                 if replaced.passed_s() < _RENAMED_S and self.has_ledger:
                     time.sleep(_RENAMED_PAUSE_S)
                     continue

@@ -428,7 +428,8 @@ class Ledger:
             if holder != owner:
                 self.leased[position] = owner
         elif kind in ENDS:
-            self._unclaim(position)
+            if position in self.claims:
+                self._unclaim(position)
             if kind == GIVEN_BACK:
                 self._give_back(position, owner)
         elif kind == SET and position in self.claims:

@@ -23,22 +23,8 @@ from textqueue.reading.cursor import Cursor
 
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
-_SIDECARS: Final = frozenset(
-    {
-        ".lck",
-        ".log",
-        ".drain",
-        ".archive",
-        ".tmp",
-        ".spark",
-        ".new",
-        ".durable",
-        ".rest",
-        ".save",
-        ".split",
-        ".incoming",
-    }
-)
+_OWN: Final = ".lck .log .drain .archive .tmp .spark .new .rest .save .split .incoming"
+_SIDECARS: Final = frozenset(_OWN.split())
 """Suffixes of the files next to a queue file. A pattern may match these files as well."""
 
 
