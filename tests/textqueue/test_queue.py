@@ -316,6 +316,8 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
         path.write_bytes(b"# moved\n" + path.read_bytes())
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=1\n"] * 2
         one.mark_as_cleared()
+        two["x"] = "2"
+        assert q.get_next() is None, "the message was marked before"
         path.write_bytes(b"# again\n" + plain(path) + b"-a\n\\x=2\n")
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]
 

@@ -180,7 +180,8 @@ class Message:
             )
         old = self.raw
         self._edit(self._setting(index, data), f"set variable {index}")
-        self.source.delivered.changed(old, self.raw)
+        if old[0] == _QUEUED:  # otherwise it was forgotten before, when it was marked
+            self.source.delivered.changed(old, self.raw)
 
     def _setting(self, index: int, data: bytes) -> Making:
         """Return the change of an edit that writes a variable."""
