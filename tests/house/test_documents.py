@@ -30,6 +30,7 @@ from tests.house.house import PATH, ROOT, forked, matches, seen
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+WORDS_MAX = 40_000
 # No code: data, drawings, and what Sphinx expands.
 DATA = {"", "json", "{image}", "{toctree}", "{eval-rst}", "{include}", "{literalinclude}"}
 DATA |= {"{sej-commands}", "{sej-errors}", "{sej-options}"}
@@ -168,6 +169,13 @@ def test_a_wrong_command_is_found() -> None:
     assert problem(["sej", "hub", "push", "--no-such"]) == "sej hub push has no option --no-such"
     assert problem(["make", "nosuch"]) == "make has no target nosuch"
     assert problem(["sej", "queue", "get", "mails", "--", "cat", "--no-such"]) is None
+
+
+def test_all_pages_together_can_be_read() -> None:
+    """A word has a letter or a digit, which the bar of a table has not."""
+    pages = [page for page in PAGES if page.parent != ROOT or page.name in ("README.md", "CONTRIBUTING.md")]
+    words = sum(any(map(str.isalnum, word)) for page in pages for word in page.read_text().split())
+    assert words <= WORDS_MAX, f"{words} words: a page that grows makes another one shorter"
 
 
 def test_links_lead_somewhere() -> None:
