@@ -232,17 +232,18 @@ class JournalQueue(WorkQueue):
             if now >= core.keep_at:
                 core.keep_head(now)
             items = core.under_lock(self._take_now, n, max_bytes, look)
-            while not items and self._taker.unfinished:  # other workers may take the lock in between
+            while items == [] and self._taker.unfinished:  # other workers may take the lock in between
                 items = core.under_lock(self._take_now, n, max_bytes, False)
-        if self._scheduler.wanted:  # nothing was taken: if the next step fails, no caller has an item
+        if items is None:  # nothing was taken: if the next step fails, no caller has an item
             self._scheduler.make()
             with core.life.mutex:
-                items = core.under_lock(self._take_now, n, max_bytes, False, True)
+                items = core.under_lock(self._take_now, n, max_bytes, False, True) or []
         if self._taker.lost or self._taker.unwritten is not None or self._scheduler.problem is not None:
             self._warn(items)
         return items
 
-    def _take_now(self, n: int, max_bytes: int | None, check: bool, made: bool = False) -> list[Item]:
+    def _take_now(self, n: int, max_bytes: int | None, check: bool, made: bool = False) -> list[Item] | None:
+        """Return items; None: an item of a schedule must be made first."""
         core = self._core
         log = core.log
         if log.large:
@@ -251,7 +252,7 @@ class JournalQueue(WorkQueue):
             log.keep_clock()
         now = self._clock.boot_ns()  # under the lock, and after what may take long: leases begin now
         if log.state.timetable.turns and not made and self._scheduler.is_over(now):
-            return []
+            return None
         taker = self._taker
         order = log.state.order
         if taker.keyed != (0 if order is None else order.mode):  # at first, or another process has converted the queue
@@ -283,15 +284,16 @@ class JournalQueue(WorkQueue):
                 return 0.0  # the next call reads the log again
             due = state.schedule.next_due_ns()
             others = any(lease.holder != self._core.holders.mine for lease in state.leased.values())
-        now = self._clock.boot_ns()
+            now = self._clock.boot_ns()
+            planned = self._scheduler.wait_ns(now) if state.timetable.turns else None
         waits = [] if due is None else [max(due - now, 0) / _NS + 0.0005]
         allowed = self._taker.next_ns()
         if allowed is not None and allowed > now:
             waits.append((allowed - now) / _NS + 0.0005)
         if others:
             waits.append(PROBE_NS / _NS)
-        if state.timetable.turns and (wait := self._scheduler.wait_ns(now)) is not None:
-            waits.append(wait / _NS + 0.0005)
+        if planned is not None:
+            waits.append(planned / _NS + 0.0005)
         return min(waits, default=None)
 
     def _watches(self) -> Sequence[Watch]:

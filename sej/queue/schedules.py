@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from sej.codec import decode_many
-from sej.errors import LockedError, SejError
+from sej.errors import LockedError, QueueFullError, SejError
 from sej.journal.medium import sync_up_to
 from sej.queue.core import QueueCore
 from sej.queue.interface.schedules import Plan
@@ -23,7 +23,7 @@ from sej.queue.log import format as records
 from sej.queue.log.schedule import NEVER, key_hash
 from sej.queue.log.timetable import Turn
 from sej.queue.put import Putter
-from sej.system.disk import of_system
+from sej.system.disk import full_disk_advice, of_system
 
 _BATCH: Final = 64
 """So many items are made in one turn: other workers wait meanwhile."""
@@ -39,14 +39,12 @@ class Scheduler:
     """Makes the items of one open queue.
 
     Attributes:
-        wanted: whether :meth:`make` must be called.
         problem: why an item could not be made since the last check; None: all were.
     """
 
     def __init__(self, core: QueueCore, putter: Putter) -> None:
         """Make items for this queue, as the putter puts them."""
         self._core, self._putter = core, putter
-        self.wanted = False
         self.problem: Exception | None = None
         self._retry_at = self._pause_ns = 0
 
@@ -58,11 +56,10 @@ class Scheduler:
     # --- under the queue's lock
 
     def is_over(self, now_ns: int) -> bool:
-        """Return whether the time of a schedule is over; sets ``wanted``."""
+        """Return whether :meth:`make` must be called."""
         table, clock = self._core.log.state.timetable, self._core.clock
         late = bool(table.unproven) or bool(table.due and table.due.peekitem(0)[0][0] <= clock.wall_ns())
-        self.wanted = late and now_ns >= self._retry_at
-        return self.wanted
+        return late and now_ns >= self._retry_at
 
     def wait_ns(self, now_ns: int) -> int | None:
         """Return how long a process may wait for the next time; None: no schedule has one."""
@@ -77,9 +74,12 @@ class Scheduler:
     def make(self) -> None:
         """Make the items whose time is over, if the journal is free."""
         core = self._core
-        self.wanted = False
         now = core.clock.boot_ns()
         try:
+            if core.log.reserve.spent and not core.log.reserve.fill():
+                raise QueueFullError(
+                    f"nothing is put: {full_disk_advice(core.directory.disk, core.path)}", path=core.path
+                )
             if core.writer.is_free():
                 core.end_in_turn(self._make)
                 self._retry_at = self._pause_ns = 0

@@ -62,6 +62,31 @@ def end_all(q: JournalQueue) -> list[bytes]:
     return done
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be made")
+@pytest.mark.parametrize("again", [False, True], ids=["the same queue", "opened again"])
+def test_on_a_full_disk_a_schedule_waits_and_other_work_is_ended(again: bool, disk: CrashDisk, tmp_path: Path) -> None:
+    q, clock = queue(tmp_path, disk), FakeClock()
+    clock.boot, clock.wall = q._clock.boot_ns(), q._clock.wall_ns()
+    q.put(PIECE, every=1, schedule="s")
+    put = fill(q)
+    q.close()
+    clock.move(2)
+    q = JournalQueue(tmp_path, "worker", disk=disk, clock=clock, segment_bytes=SEGMENT)
+    done: list[bytes] = []
+    while len(done) < len(put):
+        clock.move(11 if again else 0.01)  # it is tried every 10 seconds
+        item = q.get(timeout=0)
+        assert item is not None
+        done.append(item.value)
+        item.done()
+    assert sorted(done) == put
+    q.close()
+    sej.Journal(tmp_path, disk=disk).clean(max_bytes=0)
+    with JournalQueue(tmp_path, "worker", disk=disk, clock=clock, segment_bytes=SEGMENT) as q:
+        item = q.get(timeout=0)
+        assert item is not None and item.headers["schedule"] == "s"
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["the same queue", "opened again"])
 def test_on_a_full_disk_work_is_ended_and_after_clean_it_is_put_again(
     again: bool, disk: CrashDisk, tmp_path: Path
