@@ -16,7 +16,7 @@ from dramatiq import errors
 from dramatiq.broker import Broker, Consumer, MessageProxy
 from dramatiq.message import Message
 
-from sej.contrib.opened import queues_in
+from sej.contrib.opened import PREFETCHED, queues_in
 from sej.journal.directory import check_name
 from sej.queue.interface.queue import Item, WorkQueue
 
@@ -61,7 +61,7 @@ class SejBroker(Broker):
         """
         super().__init__(middleware)
         self.actor_options |= {_PRIORITY}
-        self._queues = queues_in(directory, **options)
+        self._queues = queues_in(directory, **{"max_attempts": PREFETCHED, **options})
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue. Its name has the characters of a reader's.

@@ -52,7 +52,8 @@ class Workers:
                 until(lambda enough=enough: marks(self._place).total() >= enough)  # type: ignore[misc]
                 _kill(self._running.pop(dice.randrange(len(self._running))))
                 self._running.append(self._start())
-            until(lambda: marks(self._place).keys() >= wanted)
+            while (before := marks(self._place).keys()) < wanted:
+                until(lambda before=before: marks(self._place).keys() > before)  # type: ignore[misc]
         finally:
             self.close()
         return marks(self._place)

@@ -31,6 +31,7 @@ DOORS = {
     "sej.contrib.django.backend",
     "sej.contrib.dramatiq",
     "sej.contrib.huey",
+    "sej.contrib.kombu",
     "hub.wire.metrics",
 }
 

@@ -127,14 +127,12 @@ class SejBackend(BaseTaskBackend):  # type: ignore[misc]
                         return self._unfinished(result_id, item)
             try:
                 ended = queue.result(number, 0)
-            except TimeoutError:
+                with sej.Scanner(queue.path, offset=number, timeout=0.0) as scanner:
+                    row = json.loads(scanner.read(1)[0].value)
+            except (TimeoutError, sej.ItemFailedError):
                 continue  # it was put back, or ended, between the two looks
-            except sej.ItemFailedError:
-                continue  # it became a dead letter meanwhile
-            except (sej.ResultGoneError, sej.OffsetBeyondEndError) as error:
+            except (sej.ResultGoneError, sej.OffsetBeyondEndError, sej.OffsetTooSmallError) as error:
                 raise TaskResultDoesNotExist(result_id) from error
-            with sej.Scanner(queue.path, offset=number, timeout=0.0) as scanner:
-                row = json.loads(scanner.read(1)[0].value)
             return self._outcome(result_id, row, json.loads(ended))
 
     # --- running

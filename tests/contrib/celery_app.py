@@ -1,0 +1,29 @@
+"""An application of Celery."""
+
+import os
+from typing import Any
+
+from celery import Celery
+
+import sej.contrib.kombu  # noqa: F401
+from tests.contrib.killing import PLACE, work
+
+PATH = os.environ.get(PLACE, "/nonexistent")
+app: Any = Celery("shop", broker=f"sej://{PATH}/broker", backend=f"file://{PATH}/results")
+app.conf.update(
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=4,
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+)
+
+
+@app.task(ignore_result=True, shared=False)  # type: ignore[untyped-decorator]
+def send(name: str) -> None:
+    work(name)
+
+
+@app.task(shared=False)  # type: ignore[untyped-decorator]
+def add(*numbers: Any) -> Any:
+    return sum(sum(number) if isinstance(number, list) else number for number in numbers)
