@@ -50,11 +50,8 @@ def test_a_large_message_is_read_only_if_there_is_room(tmp_path: Path) -> None:
 def blocks_of(path: Path) -> list[Block]:
     directory = Directory(path, OS)
     (segment,) = directory.segments()
-    file = OS.open(segment.path, "read")
-    try:
+    with OS.open(segment.path, "read") as file:
         return IndexFile(directory, segment).load(file, 0).blocks
-    finally:
-        file.close()
 
 
 def segment_of(path: Path) -> Path:
