@@ -840,28 +840,60 @@ cdef class Handle:
             self._buffer.forgotten()
 
 
-def open_regular(str path not None, int flags, owner):
-    """Open a regular file as sej.system.file.opened does; return owner(fd, "r+b"), or None if the kernel cannot.
+@final
+cdef class Descriptor:
+    """Closes a descriptor when it is garbage-collected: sej.system.file._Owner, without a look at the file."""
 
-    The owner has the descriptor before another bytecode runs.
+    cdef int _fd
+
+    def __cinit__(self):
+        self._fd = -1
+
+    def fileno(self):
+        """Return the descriptor."""
+        if self._fd < 0:
+            raise ValueError("I/O operation on closed file")
+        return self._fd
+
+    def close(self):
+        """Close it; a second call does nothing."""
+        cdef int fd = self._fd, failed = 0
+        self._fd = -1
+        if fd >= 0:
+            with nogil:
+                failed = c_close(fd)
+        if failed and errno != EINTR:
+            PyErr_SetFromErrnoWithFilenameObject(OSError, None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __dealloc__(self):
+        if self._fd >= 0:
+            c_close(self._fd)
+
+
+def open_regular(str path not None, int flags):
+    """Open a regular file as sej.system.file.opened does; return its Descriptor, or None if the kernel cannot.
+
+    It has an owner before another bytecode runs.
     """
     cdef bytes name = PyUnicode_EncodeFSDefault(path)
     cdef const char *raw = name
-    cdef int fd
+    cdef Descriptor owner = Descriptor.__new__(Descriptor)
     while True:
         with nogil:
-            fd = sej_open(raw, flags)
-        if fd >= 0:
+            owner._fd = sej_open(raw, flags)
+        if owner._fd >= 0:
             break
         if errno in (ENOSYS, EPERM):  # before Linux 5.6, or a filter of system calls that is as old
             return None
         if errno != EINTR:
             PyErr_SetFromErrnoWithFilenameObject(OSError, path)
         PyErr_CheckSignals()
-    try:
-        if sej_regular(fd):
-            return owner(fd, "r+b")
+    if not sej_regular(owner._fd):
         raise OSError(ENXIO, os.strerror(ENXIO), path)
-    except BaseException:
-        c_close(fd)
-        raise
+    return owner

@@ -467,7 +467,7 @@ def opened(path: str, flags: int) -> OsFile:
     """
     if _open_regular is not None:
         with suppress(BlockingIOError):  # a lease, see below
-            if (found := _open_regular(path, flags | _NO_WAIT | os.O_NOFOLLOW, _Owner)) is not None:
+            if (found := _open_regular(path, flags | _NO_WAIT | os.O_NOFOLLOW)) is not None:
                 return OsFile(found, path)
     if flags & (os.O_CREAT | os.O_TRUNC):
         _require_folder(path)
