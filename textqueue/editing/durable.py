@@ -148,32 +148,24 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
         not written, because another program has the file open, waits for it, or changed it.
     """
     file.sync()
-    refused = not has_file_lease(file) and is_file_leasable(file) and not has_file_lease(file)
-    if has_file_lease(file):
-        for start, end in _joined(doubt.spans):
-            for at in range(start, end, _PIECE_BYTES):
-                while True:
-                    data = file.read(min(_PIECE_BYTES, end - at), at)
-                    if has_file_lease(file):
-                        break
-                    if not _regain(file, token):
-                        return None
-                write_missing(file, data, at)
-                token = token_of(file.status())
-        return token, has_file_lease(file)
-    if refused and not doubt.ours:
+    leased = has_file_lease(file)
+    if not leased and is_file_leasable(file) and not (leased := has_file_lease(file)) and not doubt.ours:
         return None
-    ours = True
-    for start, end in doubt.spans:
-        for at in range(start, end, _SMALL_BYTES):
+    ours, size = True, _PIECE_BYTES if leased else _SMALL_BYTES
+    for start, end in _joined(doubt.spans) if leased else doubt.spans:
+        for at in range(start, end, size):
             began = time.monotonic()
-            data = file.read(min(_SMALL_BYTES, end - at), at)
-            if token_of(file.status()) != token:
+            data = file.read(min(size, end - at), at)
+            while leased and not has_file_lease(file):
+                if not _regain(file, token):
+                    return None
+                data = file.read(min(size, end - at), at)
+            if not leased and token_of(file.status()) != token:
                 return None
             write_missing(file, data, at)
             token = token_of(file.status())
-            ours = ours and time.monotonic() - began < quick_s
-    return token, ours
+            ours = ours and (leased or time.monotonic() - began < quick_s)
+    return token, has_file_lease(file) if leased else ours
 
 
 def require_spans(file: File, doubt: Doubt) -> None:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from sej.system.locks import end_file_lease
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
-from textqueue.editing.tq_file import copy_owner
+from textqueue.editing.tq_file import temporary_file
 from textqueue.errors import FileInUseError
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
@@ -119,12 +119,6 @@ def _replace(session: QueueFile, text: bytes) -> bool:
         mark, line, _ = line_for(text, session.ledger.generation.number)
         text = mark + line + text[len(mark) :]
     temporary = sidecar_path(session.real_path, ".save")
-    session.disk.unlink(temporary)
-    new = session.disk.open(temporary, "temp")
-    try:
-        copy_owner(session.file, new)
+    with temporary_file(session.disk, temporary, session.file) as new:
         new.write(text)
-        new.sync()
-    finally:
-        new.close()
     return session.swap(session.file, temporary, token_of(session.status))

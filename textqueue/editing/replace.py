@@ -15,7 +15,7 @@ from sej.system.disk import Disk, File, Status
 from sej.system.paths import around
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
-from textqueue.editing.tq_file import copy_owner, copy_rest
+from textqueue.editing.tq_file import copy_rest, temporary_file
 from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -93,18 +93,12 @@ def runs(file: File) -> Iterator[list[Part]]:
 
 def write_rest(source: Source, session: QueueFile, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
     """Write the messages that remain into the temporary file, and return its status."""
-    source.file.disk.unlink(temporary)  # after a crash within a rename, both names may be one file
-    rest = source.file.disk.open(temporary, "temp")
-    try:
-        copy_owner(session.file, rest)
+    with temporary_file(source.file.disk, temporary, session.file) as rest:
         copy_rest(session.file, rest, 0, session.status.size, moved)
         at, number = source.file.ledger.generation
         if at >= 0:
             rest.write_at(NUMBER % (number + 1), _shifted(at, moved))
-        rest.sync()
         return rest.status()
-    finally:
-        rest.close()
 
 
 def require_outside_journals(disk: Disk, target: str) -> None:

@@ -38,7 +38,7 @@ from textqueue.editing.replace import (
     write_rest,
 )
 from textqueue.editing.source import Source
-from textqueue.editing.tq_file import copy_owner
+from textqueue.editing.tq_file import temporary_file
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
 from textqueue.format.windows import token_of
@@ -117,15 +117,9 @@ def _attempt(source: Source, session: QueueFile, choose: Callable[[Part], str | 
 def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], temporary: Mapping[str, str]) -> None:
     """Write the new files under their temporary names, and sync them."""
     for target, parts in pieces.items():
-        disk.unlink(temporary[target])
-        new = disk.open(temporary[target], "temp")
-        try:
-            copy_owner(file, new)
+        with temporary_file(disk, temporary[target], file) as new:
             for _, raw in parts:
                 new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-            new.sync()
-        finally:
-            new.close()
     for directory in {os.path.dirname(target) or "." for target in pieces}:
         disk.sync_dir(directory)  # after step 3, these files have the only copy of their messages
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import Disk, File
@@ -156,17 +156,30 @@ class TqFile:
             The new state; None if another program has changed the file.
         """
         temporary = sidecar_path(self.real_path, ".save")
-        self.disk.unlink(temporary)
-        new = self.disk.open(temporary, "temp")
-        try:
-            copy_owner(file, new)
+        with temporary_file(self.disk, temporary, file) as new:
             new.write(head[1])
             copy_rest(file, new, head[0], before[1], spans)
-            new.sync()
             after = token_of(new.status())
-        finally:
-            new.close()
         return after if self.swap(file, temporary, before, strict=bool(head[1])) else None
+
+
+@contextlib.contextmanager
+def temporary_file(disk: Disk, path: str, like: File) -> Iterator[File]:
+    """Create a file that will be renamed, with the owner and mode of another one, so that no other user can read it.
+
+    At the end of the block it is synced.
+    """
+    disk.unlink(path)  # after a crash within a rename, both names may be one file
+    new = disk.open(path, "temp")
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            status = os.fstat(like.fileno())
+            os.fchmod(new.fileno(), status.st_mode & 0o7777)
+            os.fchown(new.fileno(), status.st_uid, status.st_gid)
+        yield new
+        new.sync()
+    finally:
+        new.close()
 
 
 def copy(source: File, target: File, start: int, end: int) -> None:
@@ -185,11 +198,3 @@ def copy_rest(source: File, target: File, start: int, end: int, spans: Sequence[
         copy(source, target, start, position)
         start = position + size
     copy(source, target, start, end)
-
-
-def copy_owner(old: File, new: File) -> None:
-    """Give the new file the owner and mode of the old one, so that no other user can read it."""
-    with contextlib.suppress(OSError, ValueError):
-        status = os.fstat(old.fileno())
-        os.fchmod(new.fileno(), status.st_mode & 0o7777)
-        os.fchown(new.fileno(), status.st_uid, status.st_gid)

@@ -144,12 +144,10 @@ class _File:
         for raw in chunks(data):
             if raw[0] == _QUEUED:
                 name = digest(essence(raw))
-                if held:
-                    yield self.claim(Message(self.source, raw, position, epoch), name)
-                elif name in self._edited:
-                    yield None, self._edited_at.get((position, name), self._edited[name])
-                else:
-                    yield None, self._changed_ns
+                known = held or name in self._edited
+                yield (
+                    self.claim(Message(self.source, raw, position, epoch), name) if known else (None, self._changed_ns)
+                )
             position += len(raw)
 
     def claim(self, message: Message, name: bytes) -> tuple[str | None, int]:
