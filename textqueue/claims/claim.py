@@ -96,7 +96,6 @@ class Claim:
         self._open = True
         self._tried: MessageStatus | None = None  # the status of a mark that failed
         self._pid = os.getpid()
-        self._raw = message.raw
 
     def done(self) -> bool:
         """Mark it as cleared. Return False if it was changed or deleted meanwhile (see ``TextQueue.conflicts``)."""
@@ -182,8 +181,6 @@ class Claim:
 
         def change(read: Place, raw: bytes) -> Change | None:
             nonlocal user_mark
-            if read.raw is self._raw is not message.raw:
-                self._check_held()
             if raw[0] != _QUEUED:  # a user's mark has precedence: only blank the claim
                 user_mark, mutex = STATUS_OF[raw[0]], mutex_of(raw)
                 ours = mutex is not None and mutex.holder == owner
@@ -195,19 +192,8 @@ class Claim:
                 return made
             return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
-        def end(place: Place) -> None:
-            message.moved_to(*source.edit(place, change, "end the claim of a message", self._owner))
-
         try:
-            try:
-                end(message.place)
-            except ClaimLostError:
-                raise
-            except MessageMovedError:
-                if essence(self._raw) == essence(message.raw):
-                    raise
-                # An editor saved an old buffer, which reverted the variables of the message.
-                end(Place(message.position, self._raw, -1))
+            message.moved_to(*source.edit(message.place, change, "end the claim of a message", self._owner))
         except MessageMovedError as error:
             self._claimer.forget(self)
             source.end_missing(message.position, message.raw, self._owner)
@@ -229,17 +215,6 @@ class Claim:
         action = f"left as it is: {why}"
         message.source.file.note([Conflict(message.path, message.position, message.value, kind, action)])
         return False
-
-    def _check_held(self) -> None:
-        """Check that the claim is at the last position of its message. Elsewhere it may belong to an equal one."""
-        source = self.message.source
-        claim = source.file.ledger.claims.get(self.message.position)
-        if claim is None or claim.owner != self._owner:
-            raise MessageMovedError(
-                "cannot end the claim of a message: another program changed or deleted it; nothing was written",
-                path=source.path,
-                position=self.message.position,
-            )
 
 
 class Taker(Protocol):

@@ -30,8 +30,8 @@ from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
 from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
-from textqueue.editing.reconcile import begin, reconcile, shifted
-from textqueue.editing.tq_file import Conflict, OnRevert, TqFile
+from textqueue.editing.reconcile import begin, reconcile
+from textqueue.editing.tq_file import Conflict, OnRevert, TqFile, shifted
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
 from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.log import Line

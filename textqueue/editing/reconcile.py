@@ -45,7 +45,7 @@ from urllib.parse import unquote_to_bytes
 from sej.system.disk import File
 from sej.system.locks import end_file_lease, has_file_lease
 from textqueue.editing.proof import Place
-from textqueue.editing.tq_file import Conflict, TqFile
+from textqueue.editing.tq_file import Conflict, TqFile, shifted
 from textqueue.errors import MessageMovedError
 from textqueue.format.generation import DIGITS, NUMBER, Generation, generations_in, strays_in
 from textqueue.format.grammar import STATUS_OF
@@ -177,11 +177,6 @@ def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
         found += generations_in(window.data, window.position)
         strays += [one for *_, one in strays_in(window.data) if one >= 0] if lined else []
     return found, -1 if found or not strays else strays[0]
-
-
-def shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
-    """Return where a position is after some spans were removed."""
-    return position - sum(size for at, size in gone if at < position)
 
 
 class _Redoing:

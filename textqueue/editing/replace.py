@@ -6,7 +6,6 @@ the queue's name. A comment belongs to the messages right below it, up to a blan
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -15,7 +14,7 @@ from sej.system.disk import Disk, File, Status
 from sej.system.paths import around
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.source import Source
-from textqueue.editing.tq_file import copy_rest, temporary_file
+from textqueue.editing.tq_file import copy_rest, shifted, temporary_file
 from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -97,7 +96,7 @@ def write_rest(source: Source, session: QueueFile, temporary: str, moved: Sequen
         copy_rest(session.file, rest, 0, session.status.size, moved)
         at, number = source.file.ledger.generation
         if at >= 0:
-            rest.write_at(NUMBER % (number + 1), _shifted(at, moved))
+            rest.write_at(NUMBER % (number + 1), shifted(at, moved))
         return rest.status()
 
 
@@ -127,7 +126,7 @@ def log_moved(source: Source, after: Token, moved: Sequence[tuple[int, int]], pa
     ledger = source.file.ledger
     taken = {start for start, _ in moved}
     claims = [
-        one._replace(position=_shifted(one.position, moved))
+        one._replace(position=shifted(one.position, moved))
         for one in ledger.claims.values()
         if one.position not in taken
     ]
@@ -137,10 +136,4 @@ def log_moved(source: Source, after: Token, moved: Sequence[tuple[int, int]], pa
         if raw[0] != _COMMENT
     ]
     at, number = ledger.generation
-    ledger.begin(claims, after, Generation(_shifted(at, moved), number + 1), lines=lines)
-
-
-def _shifted(position: int, moved: Sequence[tuple[int, int]]) -> int:
-    """Return where a position is after some spans were removed."""
-    before = bisect.bisect_left(moved, (position, 0))
-    return position - sum(size for _, size in moved[:before])
+    ledger.begin(claims, after, Generation(shifted(at, moved), number + 1), lines=lines)

@@ -8,6 +8,7 @@ do not wait again for a while.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import time
@@ -198,3 +199,8 @@ def copy_rest(source: File, target: File, start: int, end: int, spans: Sequence[
         copy(source, target, start, position)
         start = position + size
     copy(source, target, start, end)
+
+
+def shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
+    """Return where a position is after some spans were removed, ascending, each a position and a size."""
+    return position - sum(size for _, size in gone[: bisect.bisect_left(gone, (position, 0))])
