@@ -123,26 +123,6 @@ def copies(paths: tuple[Path, Path, Path]) -> list[Path]:
 
 
 @pytest.mark.parametrize("at", EVERY)
-@pytest.mark.parametrize("first", [0, 1])
-def test_a_run_that_died_in_a_directory_that_was_copied(
-    tmp_path: Path, paths: tuple[Path, Path, Path], at: str, first: int
-) -> None:
-    """The copy is undone in the copy, and the original in the original."""
-    a, _, done = paths
-    with pytest.raises(DiedError):
-        archive(a, done, Dying(at))
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    copied = copies(paths)
-    for each in (copied, paths):
-        archive(each[first], each[2])
-        archive(each[1 - first], each[2])
-        assert plain(each[2]) == b"=old\n" + b"=run backup\n=other\n" * 2
-        assert [path.read_bytes() for path in each[:2]] == [b"-next\n"] * 2
-        if each is copied:
-            assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-
-
-@pytest.mark.parametrize("at", EVERY)
 def test_a_run_with_another_archive_after_one_that_died(paths: tuple[Path, Path, Path], at: str) -> None:
     a, b, done = paths
     with pytest.raises(DiedError):
@@ -180,17 +160,6 @@ def test_an_archive_that_an_editor_replaces_during_the_run(paths: tuple[Path, Pa
     disk = Dying("", save)
     assert archive(a, done, disk) == 2
     assert plain(done) == b"=old\n# a person\n=run backup\n=other\n"
-
-
-def test_an_archive_that_is_shorter_after_a_run_that_died(paths: tuple[Path, Path, Path]) -> None:
-    a, b, done = paths
-    with pytest.raises(DiedError):
-        archive(a, done, Dying("rename"))
-    done.write_bytes(b"")
-    assert archive(b, done) == 2
-    assert plain(done) == b"=run backup\n=other\n"
-    assert archive(a, done) == 2
-    assert plain(done) == b"=run backup\n=other\n" * 2
 
 
 def test_a_note_that_is_damaged_stops_the_next_run(paths: tuple[Path, Path, Path]) -> None:

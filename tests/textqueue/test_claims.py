@@ -16,7 +16,7 @@ from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import process_host, process_start
 from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain
 from textqueue import MessageStatus, TextQueue, check
-from textqueue.format.mutex import ROOM, is_alive, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, is_alive, owner_text
 from textqueue.format.windows import Window, read_window
 
 
@@ -148,13 +148,6 @@ def test_a_claim_that_does_not_fit_is_in_the_ledger(path: Path, room: int) -> No
         assert claim.done()
 
 
-def test_a_mutex_without_space_has_a_position() -> None:
-    room = mutex_of(b"-a\n\\v=1\n\\MUTEX\n")
-    assert room is not None
-    assert room.data == b""
-    assert mutex_of(b"-mutex=1\n") is None
-
-
 def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"=done\n" * 20_000 + b"-x\n" * 50)
     reads: list[int] = []
@@ -204,16 +197,6 @@ def test_retries_with_too_many_digits_are_not_counted(path: Path, variable: str)
     assert all(problem.line == 4 for problem in check(path))
 
 
-def test_a_reason_may_have_bytes_that_are_not_utf8(path: Path) -> None:
-    path.write_bytes(b"-caf\xe9\n\\reason=                \n")
-    with TextQueue(path) as q, TextQueue(path) as other:
-        claim = q.take()
-        assert claim is not None
-        assert claim.failed(claim.message.value)
-        assert b"=caf? " in plain(path)
-        assert other.take() is not None
-
-
 @pytest.mark.parametrize("variables", [["retries=2"], ["retries=2", MUTEX]])
 def test_closing_a_queue_gives_back_its_claims(path: Path, variables: list[str]) -> None:
     q = TextQueue(path)
@@ -256,16 +239,6 @@ def test_a_forked_child_does_not_give_back_the_claims_of_its_parent(path: Path) 
         assert claim.done()
 
 
-def test_the_next_message_is_found_after_many_workers_died_on_a_last_attempt(path: Path) -> None:
-    dead = owner_text(f"999999999@{process_host()}/1").decode()
-    path.write_text(f"-x\n\\mutex={dead}\n\\retries=0\n" * 40 + "-free\n")
-    with TextQueue(path) as q:
-        claim = q.take()
-        assert claim is not None
-        assert claim.message.value == "free"
-    assert plain(path).count(b"!x\n") == 40
-
-
 def test_a_message_that_always_fails_does_not_block_other_files(tmp_path: Path) -> None:
     (tmp_path / "a.tq").write_text("-hopeless\n")
     (tmp_path / "b.tq").write_text("-fine\n")
@@ -275,21 +248,6 @@ def test_a_message_that_always_fails_does_not_block_other_files(tmp_path: Path) 
             assert claim is not None
             assert claim.message.value == value
             assert claim.done() if value == "fine" else claim.failed()
-
-
-def test_a_forked_child_claims_in_its_own_name() -> None:
-    parent = owner_text()
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(write, owner_text())
-        os._exit(0)
-    with open(read, "rb") as pipe:
-        os.close(write)
-        text = pipe.read()
-    assert os.waitpid(child, 0)[1] == 0
-    assert not is_alive(text)
-    assert (text.split(b"@")[0], owner_text()) == (b"%d" % child, parent)
 
 
 class Closing(OsDisk):

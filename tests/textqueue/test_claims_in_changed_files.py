@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from sej.system.disk import File
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite, taken
-from textqueue import MessageStatus, TextQueue
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, taken
+from textqueue import TextQueue
 from textqueue.format.windows import Window, read_window, scan
 
 
@@ -55,31 +55,6 @@ def test_a_stale_buffer_does_not_restore_an_ended_claim(path: Path, mode: Litera
     assert plain(path) == b"# hello\n" + unclaimed.replace(b"-a", b"=a")
 
 
-def test_a_stale_buffer_does_not_restore_a_claim_that_was_given_back(path: Path) -> None:
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append("a", variables=["retries=3 ", MUTEX])
-        claim = taken(q)
-        buffer = path.read_bytes()
-        claim.failed()
-        path.write_bytes(b"# hello\n" + buffer)
-        with other.claim() as m:
-            assert m is not None
-        assert [conflict.kind for conflict in other.conflicts] == ["claim"]
-    assert plain(path).count(b"\n=a\n") == 1
-
-
-def test_a_reverted_mark_does_not_free_an_equal_message_that_is_claimed(path: Path) -> None:
-    with TextQueue(path, on_revert="deliver") as q, TextQueue(path, on_revert="deliver") as other:
-        q.append_many(["a", "a"], variables=[MUTEX])
-        with q.claim():
-            pass
-        claim = taken(q)
-        rewrite(path, b"# hello\n" + plain(path).partition(b"=")[2].partition(b"\n")[2].partition(b"\n")[2])
-        assert other.take() is None
-        assert claim.done()
-    assert plain(path).startswith(b"# hello\n=a\n")
-
-
 def test_a_claimed_message_that_a_user_deletes_is_reported(path: Path) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "b"])
@@ -112,18 +87,6 @@ def test_a_claimed_message_that_a_user_deletes_and_restores_is_delivered_again(
         assert q.take() is not None, "b"
         assert q.take() is None
         assert again.done()
-
-
-def test_of_two_equal_claimed_messages_one_is_deleted(path: Path) -> None:
-    """The other claim remains."""
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append_many(["a", "a"], [MUTEX])
-        first, second = q.take(), q.take()
-        assert first is not None
-        assert second is not None
-        path.write_bytes(path.read_bytes()[second.message.position :])
-        assert [claim.done() for claim in (first, second)] == [True, False]
-        assert other.take() is None
 
 
 class Saving:
@@ -188,20 +151,6 @@ def test_a_save_while_an_earlier_save_is_reconciled(path: Path, monkeypatch: pyt
     assert plain(path) in (b"=c\n# a line above\n=a\n=b\n", b"# one\n=a\n=b\n=c\n")
 
 
-def test_a_stale_buffer_saved_during_a_read_delivers_nothing_twice(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.write_bytes(lined(b"-a\n-b\n"))
-    with TextQueue(path) as q:
-        m = q.get_next()
-        assert m is not None
-        m.mark_as_cleared()
-        saving = Saving(path, 1, lined(b"# new\n-a\n-b\n"))
-        monkeypatch.setattr("textqueue.reading.cursor.read_window", saving.read_window)
-        found = [m.value for m in q.messages()]
-        assert found == ["b"]
-        assert [conflict.text for conflict in q.conflicts] == ["a"]
-    assert plain(path) == b"# new\n=a\n-b\n"
-
-
 @pytest.mark.parametrize("variables", [["state=1 "], ["state=1 ", MUTEX]])
 def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variables: list[str]) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
@@ -220,15 +169,6 @@ def test_a_claim_stays_with_a_message_whose_variable_is_set(path: Path, variable
         assert plain(path) == stale.replace(b"-", b"=").replace(b"state=1", b"state=3")
 
 
-def test_a_message_whose_dead_owner_set_a_variable_is_taken_over(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append("a", variables=["state=1 "])
-        worker = claim_elsewhere(path, "claim.message['state'] = '2'\n")
-        assert worker.communicate()[0] == "a\n"
-        claim = taken(q)
-        assert claim.message["state"] == "2"
-
-
 def test_each_worker_ends_its_own_claim_when_equal_messages_move(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "a"], [MUTEX])
@@ -245,26 +185,3 @@ def test_each_worker_ends_its_own_claim_when_equal_messages_move(path: Path) -> 
         assert third.done()
         assert q.conflicts == other.conflicts == []
     assert plain(path) == 3 * first.replace(b"-a", b"=a")
-
-
-def test_messages_that_are_given_back_together_are_claimed_again(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append_many(["a", "b", "c"])
-        while (claim := q.take()) is not None:
-            claim.done()
-        q.mark_many(list(q.messages({MessageStatus.cleared})), MessageStatus.queued)
-        found = [q.take() for _ in range(3)]
-        assert [claim and claim.message.value for claim in found] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("variables", [[MUTEX], []])
-def test_a_claim_of_the_newest_append_survives_two_saves(path: Path, variables: list[str]) -> None:
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append_many(["a", "b"], variables)
-        claims = [q.take(), q.take()]
-        path.write_bytes(b"# a line above\n" + path.read_bytes())
-        assert other.take() is None
-        path.write_bytes(path.read_bytes().replace(b"-a", b"!a"))
-        assert other.take() is None, "another worker has b"
-        assert [claim and claim.done() for claim in claims] == [False, True]
-    assert plain(path).count(b"\n=b") == 1

@@ -57,22 +57,6 @@ def test_no_worker_takes_a_message_of_a_file_with_conflict_markers(path: Path) -
     assert not check(path)
 
 
-def test_a_worker_continues_when_one_side_of_a_merge_is_chosen(path: Path) -> None:
-    path.write_bytes(b"-one\n-two\n")
-    for words in (["init"], ["add", "."], ["commit", "-m", "a"], ["checkout", "-b", "side"]):
-        assert git(*words, folder=path.parent) == 0
-    path.write_bytes(b"=one\n-two\n")
-    assert git("commit", "-am", "b", folder=path.parent) == 0
-    assert git("checkout", "main", folder=path.parent) == 0
-    path.write_bytes(b"-one or more\n-two\n")
-    assert git("commit", "-am", "c", folder=path.parent) == 0
-    assert git("merge", "side", folder=path.parent) != 0
-    with TextQueue(path) as q:
-        refused(q, "git checkout --ours")
-        assert git("checkout", "--ours", "jobs.tq", folder=path.parent) == 0
-        assert taken(q) == ["one or more", "two"]
-
-
 @pytest.mark.parametrize("size", range(16370, 16390))
 def test_a_conflict_among_the_variables_of_a_message_is_found_wherever_it_is(path: Path, size: int) -> None:
     first = b"=" + b"x" * (size - 6) + b"\n"

@@ -1,6 +1,5 @@
 """A user copies a message while a worker has it: the copy, with the claim in its mutex, is a message like any other."""
 
-import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,36 +64,6 @@ def test_a_copy_of_a_claimed_message_is_delivered_once(
         assert not q.conflicts
 
 
-def test_a_reader_that_claims_nothing_gets_the_copy_once(path: Path) -> None:
-    with TextQueue(path) as q, TextQueue(path) as reader:
-        q.append("a", [MUTEX])
-        claim = taken(q)
-        assert reader.get_next() is None
-        path.write_bytes(path.read_bytes() * 2)
-        found = list(itertools.islice(iter(reader.get_next, None), 3))
-        assert [m.value for m in found] == ["a"]
-        found[0].mark_as_cleared()
-        assert claim.done()
-        assert reader.get_next() is None
-        assert plain(path).count(b"=a") == 2
-
-
-def test_the_process_that_has_the_message_gets_the_copy_as_well(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append("a", ["retries=3 ", MUTEX])
-        first = taken(q)
-        path.write_bytes(b"# above\n" + path.read_bytes() * 2)
-        second = taken(q)
-        assert q.take() is None
-        assert first.done()
-        assert second.failed()
-        assert plain(path).count(b"=a") == plain(path).count(b"-a") == 1
-        third = taken(q)
-        assert third.done()
-        assert q.take() is None
-        assert not q.conflicts
-
-
 def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", [MUTEX])
@@ -111,46 +80,6 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
                 with pytest.raises(ClaimLostError, match="has claimed it"):
                     source.edit_many([place], mark, "mark it", free=True)
         assert claim.done()
-
-
-@pytest.mark.parametrize("set_before", [True, False])
-def test_a_copy_made_before_or_after_a_variable_was_set(path: Path, *, set_before: bool) -> None:
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append("a", ["state=1 ", MUTEX])
-        claim = taken(q)
-        text = plain(path)
-        claim.message["state"] = "2"
-        path.write_bytes(path.read_bytes() + (plain(path) if set_before else text))
-        found = taken(other)
-        assert found.message["state"] == ("2" if set_before else "1")
-        assert other.take() is None
-        assert claim.done()
-        assert found.done()
-
-
-def test_a_copy_of_a_message_that_another_worker_took_over(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append("a", [MUTEX])
-        worker = claim_elsewhere(path, "print(claim.extend(1e-6), flush=True)\nsys.stdin.readline()\n", "lease_s=60")
-        assert worker.stdout is not None
-        assert worker.stdout.readline() + worker.stdout.readline() == "a\nTrue\n"
-        copied = path.read_bytes()
-        first = taken(q)
-        path.write_bytes(path.read_bytes() + copied)
-        second = taken(q)
-        assert q.take() is None
-        assert first.done()
-        assert second.done()
-        worker.communicate("\n")
-
-
-def test_a_copy_on_its_last_attempt_is_tried(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append("a", ["retries=1", MUTEX])
-        taken(q)
-        path.write_bytes(path.read_bytes() * 2)
-        second = taken(q)
-        assert second.message["retries"] == "0"
 
 
 @pytest.mark.parametrize("text", [b"-a\n\\mutex=bob\n", b"-a\n\\mutex=17@elsewhere/1234567\n"])

@@ -10,7 +10,7 @@ from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_file_lease
 from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
-from textqueue import MessageMovedError, MessageStatus, TextQueue
+from textqueue import MessageMovedError, TextQueue
 from textqueue.claims import claim as claiming
 from textqueue.editing import source
 from textqueue.editing.proof import Place
@@ -64,15 +64,6 @@ def test_lines_above_are_inserted(path: Path, save: Save) -> None:
     a.mark_as_cleared()
     assert plain(path) == b"# to do\n\n-new\n=a\n=b\n\\order=17\n!c\n more\n"
     assert b.position == plain(path).index(b"=b")
-
-
-@SAVES
-def test_lines_are_reordered(path: Path, save: Save) -> None:
-    q = TextQueue(path)
-    a, b, _c = q.messages()
-    save(path, b"-c\n more\n-b\n\\order=17\n-a\n")
-    q.mark_many([a, b], MessageStatus.cleared)
-    assert plain(path) == b"-c\n more\n=b\n\\order=17\n=a\n"
 
 
 @SAVES
@@ -140,53 +131,6 @@ def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Sav
 
 
 @SAVES
-def test_a_reverted_mark_after_a_byte_order_mark_is_made_again(path: Path, save: Save) -> None:
-    buffer = b"\xef\xbb\xbf" + lined(path.read_bytes())
-    path.write_bytes(buffer)
-    q = TextQueue(path)
-    first = q.get_next()
-    assert first is not None
-    assert first.value == "a"
-    first.mark_as_cleared()
-    save(path, buffer.replace(b"-c", b"-see"))
-    second = q.get_next()
-    assert second is not None
-    assert second.value == "b"
-    assert plain(path) == b"\xef\xbb\xbf=a\n-b\n\\order=17\n-see\n more\n"
-    assert [conflict.text for conflict in q.conflicts] == ["a"]
-
-
-@SAVES
-def test_a_reverted_mark_is_made_again_after_variables_were_set(path: Path, save: Save) -> None:
-    path.write_bytes(lined(b""))
-    q = TextQueue(path)
-    m = q.append("a", variables=["processed=     "])
-    buffer = path.read_bytes()
-    m["processed"] = "now"
-    m["processed"] = "today"
-    save(path, b"-some\n" + path.read_bytes())
-    q.append("b")
-    m.mark_as_cleared()
-    save(path, buffer + b"-more\n")
-    assert [m.value for m in q.messages()] == ["more"]
-    assert plain(path) == b"=a\n\\processed=today\n-more\n"
-    removed, reverted = sorted(q.conflicts, key=lambda conflict: conflict.kind == "reverted")
-    assert (reverted.text, reverted.kind, reverted.action) == ("a", "reverted", "marked again as cleared")
-    assert removed.kind == "removed", "the save also removed b"
-
-
-def test_a_new_message_equal_to_a_removed_done_one_is_delivered(path: Path) -> None:
-    path.unlink()
-    q = TextQueue(path)
-    m = q.append("a", variables=["processed=     "])
-    m["processed"] = "today"
-    m.mark_as_cleared()
-    q.append("a", variables=["processed=     "])
-    by_rename(path, b"# tidy\n-a\n\\processed=     \n")
-    assert [m.value for m in q.messages()] == ["a"]
-
-
-@SAVES
 def test_a_reverted_message_is_delivered_again_with_on_revert_deliver(path: Path, save: Save) -> None:
     buffer = lined(path.read_bytes())
     path.write_bytes(buffer)
@@ -217,34 +161,6 @@ def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
     b.mark_as_cleared()
     assert plain(path) == b"=a\n=b\n\\order=17\n-c\n more\n"
     assert [conflict.text for conflict in q.conflicts] == ["a"]
-
-
-def test_another_process_finds_a_stale_save(path: Path) -> None:
-    path.write_bytes(lined(path.read_bytes()))
-    buffer = path.read_bytes()
-    worker = TextQueue(path)
-    first = worker.get_next()
-    assert first is not None
-    first.mark_as_cleared()
-    worker.close()
-    by_rename(path, buffer)
-    with TextQueue(path) as other:
-        other.append("x")
-        assert [conflict.text for conflict in other.conflicts] == ["a"]
-    assert plain(path) == b"=a\n-b\n\\order=17\n-c\n more\n-x\n"
-
-
-def test_a_deleted_text_that_is_written_again_is_a_new_message(path: Path) -> None:
-    path.write_bytes(b"-backup\n")
-    q = TextQueue(path)
-    for _ in range(3):
-        m = q.get_next()
-        assert m is not None
-        assert m.value == "backup"
-        m.mark_as_cleared()
-        in_place(path, plain(path) + b"-backup\n")
-    assert q.conflicts == []
-    assert plain(path) == b"=backup\n" * 3 + b"-backup\n"
 
 
 @SAVES
@@ -286,16 +202,6 @@ def test_a_walk_continues_at_its_position_when_lines_move(path: Path) -> None:
         if m.value == "00100":
             by_rename(path, b"# above\n-above\n" + b"".join(lines))
     assert found == [line[1:-1].decode() for line in lines]
-
-
-def test_a_message_that_another_program_marked_is_not_marked(path: Path) -> None:
-    q, other = TextQueue(path), TextQueue(path)
-    mine, theirs = next(q.messages()), next(other.messages())
-    theirs.mark_as_critical_error()
-    with pytest.raises(MessageMovedError, match="another program marked it as critical"):
-        mine.mark_as_cleared()
-    mine.mark_as_critical_error()
-    assert plain(path).startswith(b"!a\n-b\n")
 
 
 def test_a_file_that_another_program_keeps_open_can_be_edited(path: Path) -> None:

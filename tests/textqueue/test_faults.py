@@ -3,12 +3,10 @@
 import itertools
 import re
 import resource
-import warnings
 from pathlib import Path
 
 import pytest
 
-from sej.errors import ClosedError
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.textqueue.claiming import plain
@@ -179,26 +177,6 @@ def test_a_close_that_cannot_give_a_message_back_warns(tmp_path: Path, variables
     with pytest.warns(RuntimeWarning, match="jobs.tq: messages could not be given back.*until this process ends"):
         q.close()
     with TextQueue(path) as other:
-        assert other.take() is None
-
-
-def test_a_close_closes_everything_before_it_warns(tmp_path: Path) -> None:
-    """Also if warnings are errors: the messages of the other file are given back."""
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.tq").write_text(f"-{name}\n")
-    disk = FaultyDisk(OS, 0, "enospc")
-    q = TextQueue(tmp_path, disk=disk)
-    assert [claim.message.value for claim in (q.take(), q.take()) if claim is not None] == ["a", "b"]
-    disk.fail_at = disk.calls + 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(RuntimeWarning, match=r"[ab]\.tq: messages could not be given back"):
-            q.close()
-        with pytest.raises(ClosedError):
-            q.take()
-        q.close()
-    with TextQueue(tmp_path) as other:
-        assert other.take() is not None, "the file that did not fail"
         assert other.take() is None
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import textqueue
 from sej.system.disk import OsFile
-from tests.textqueue.claiming import lined, plain, rewrite, taken
+from tests.textqueue.claiming import lined, plain, taken
 from tests.textqueue.saving import SAVERS
 from textqueue import MessageStatus, TextQueue
 
@@ -207,16 +207,6 @@ def test_a_save_at_the_moment_of_a_write_is_a_collision(path: Path, monkeypatch:
         assert "collision" in [one.kind for one in q.conflicts]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_deleted_text_that_a_program_appends_is_delivered(path: Path, count: int) -> None:
-    assert work(path) == ["water the plants", "other"]
-    rewrite(path, b"=other\n")
-    with TextQueue(path) as q:
-        q.append_many(["water the plants"] * count)
-    path.write_bytes(b"# a comment\n" + path.read_bytes())
-    assert work(path) == ["water the plants"] * count
-
-
 # A stale save, and a message that a user queues again
 
 
@@ -339,28 +329,3 @@ def test_a_claim_outlives_an_editor_that_trims_blanks(path: Path, variables: str
         assert q.conflicts == other.conflicts == []
     if end == "done":
         assert plain(path).count(b"=pay") == 2
-
-
-def test_a_trimmed_message_is_marked_again_after_a_stale_save(path: Path) -> None:
-    path.write_bytes(lined(b"-pay 17  \n\\step=   \n-other\n"))
-    with TextQueue(path) as q:
-        stale = path.read_bytes()
-        next(q.messages()).mark_as_cleared()
-        path.write_bytes(stale.replace(b" ", b"").replace(b"pay", b"pay "))
-        assert [m.value for m in q.messages()] == ["other"]
-
-
-def test_a_stale_save_after_a_reopened_message_was_done_again_repeats_nothing(path: Path) -> None:
-    path.write_bytes(b"-a\n-b\n")
-    with TextQueue(path) as q:
-        for _ in range(2):
-            claim = taken(q)
-            assert claim.done()
-        rewrite(path, b"-a\n=b\n")  # a user reopens the older one
-        q.append("c")
-        stale = path.read_bytes()
-        again = taken(q)
-        assert (again.message.value, again.done()) == ("a", True)
-        path.write_bytes(stale)
-        assert [m.value for m in q.messages()] == ["c"]
-        assert [(one.text, one.kind) for one in q.conflicts] == [("a", "reverted")]

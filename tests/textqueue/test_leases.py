@@ -13,7 +13,6 @@ from tests.queue.support import FakeClock
 from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain
 from textqueue import Claim, MessageMovedError, MessageStatus, TextQueue
 from textqueue.backend import TextWorkQueue
-from textqueue.format.mutex import Leases, claimant
 
 VARIABLES = pytest.mark.parametrize("variables", [[MUTEX], []])
 END = pytest.mark.parametrize("end", [Claim.done, Claim.failed, Claim.give_up, Claim.give_back])
@@ -179,35 +178,6 @@ def test_a_save_moves_leases_with_their_messages(path: Path, clock: FakeClock, v
     assert lines == [b"-same", b"=same", b"-same"]
 
 
-@VARIABLES
-def test_a_stale_save_does_not_free_a_leased_message(path: Path, clock: FakeClock, variables: list[str]) -> None:
-    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
-        q.append("a", variables)
-        buffer = path.read_bytes()
-        claim = take(q, 60)
-        path.write_bytes(b"# hello\n" + buffer)
-        assert other.take() is None
-        assert claim.extend(60)
-        clock.move(60)
-        successor = take(other, 60)
-        path.write_bytes(b"# hello\n# again\n" + buffer)
-        assert not claim.done()
-        assert successor.done()
-    assert plain(path) == b"# hello\n# again\n" + buffer.replace(b"-a", b"=a")
-
-
-@VARIABLES
-def test_a_users_mark_is_kept_and_reported_as_such(path: Path, clock: FakeClock, variables: list[str]) -> None:
-    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
-        q.append("a", variables)
-        claim = take(q, 60)
-        path.write_bytes(path.read_bytes().replace(b"-a\n", b"!a\n"))
-        assert other.take() is None
-        assert not claim.done()
-        assert [conflict.kind for conflict in q.conflicts] == ["changed"]
-    assert plain(path).startswith(b"!a\n")
-
-
 def test_the_file_has_the_bytes_of_a_claim_without_a_lease(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("a", ["mutex=" + " " * 60])
@@ -240,19 +210,6 @@ def test_a_stopped_worker_loses_its_message_and_changes_nothing_when_it_continue
     assert plain(path).startswith(b"=a\n")
 
 
-def test_a_leased_claim_is_found_by_the_process_that_it_is_for(path: Path, clock: FakeClock) -> None:
-    owner = "1@elsewhere/1"
-    with TextQueue(path, clock=clock) as q:
-        q.append("a")
-        assert q.take(owner, lease_s=60) is not None
-        (found,) = q.held_by(owner)
-        assert found.owner == owner
-        clock.move(60)
-        take(q)
-        assert q.held_by(owner) == []
-        assert not found.done()
-
-
 @pytest.mark.parametrize("lease_s", [0, -1, float("nan"), "soon", True])
 def test_a_lease_must_be_a_positive_number(path: Path, lease_s: float) -> None:
     wrong = pytest.raises((TypeError, ValueError), match="lease_s must be")
@@ -264,16 +221,6 @@ def test_a_lease_must_be_a_positive_number(path: Path, lease_s: float) -> None:
         for call in (lambda: q.claim(lease_s=lease_s), lambda: q.take(lease_s=lease_s), lambda: claim.extend(lease_s)):
             with wrong:
                 call()
-
-
-def test_the_text_of_an_owner_may_have_a_plus(clock: FakeClock) -> None:
-    leases = Leases(clock)
-    owner = b"1@a+b/3"
-    leased = leases.leased(owner, 1)
-    assert (claimant(owner), claimant(leased), claimant(b"-")) == (owner, owner, b"-")
-    assert (leases.is_over(owner), leases.is_over(leased)) == (False, False)
-    clock.move(1)
-    assert (leases.is_over(owner), leases.is_over(leased)) == (False, True)
 
 
 def test_an_item_of_a_work_queue_has_a_deadline(path: Path, clock: FakeClock) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
 from tests.textqueue.claiming import lined, plain
-from textqueue import Message, MessageStatus, NoSuchVariableError, TextQueue
+from textqueue import Message, NoSuchVariableError, TextQueue
 
 COUNT = 50
 LINES = [b"-message %02d\n" % n for n in range(COUNT)]
@@ -43,29 +43,6 @@ def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path:
         assert other.get_next() is None
         other.append("x")
         assert other.conflicts == []
-
-
-@pytest.mark.parametrize("seen", [3, 1])
-def test_a_rename_into_place_between_marks(path: Path, seen: int) -> None:
-    """The next mark is in the new file. What an older buffer reverted is marked again."""
-    with TextQueue(path) as q:
-        messages = begun(q)
-        new = path.with_name("new")
-        new.write_bytes(lined(b"-first\n" + cleared(seen), seen))
-        new.replace(path)
-        for message in messages[3:6]:
-            message.mark_as_cleared()
-    assert plain(path) == b"-first\n" + cleared(6)
-    assert [conflict.text for conflict in q.conflicts] == [f"message {n:02d}" for n in range(seen, 3)]
-
-
-def test_two_queues_in_one_thread_take_turns(path: Path) -> None:
-    with TextQueue(path) as one, TextQueue(path) as two:
-        first, second = list(one.messages()), list(two.messages())
-        for number in range(COUNT):
-            (first if number // 5 % 2 else second)[number].mark_as_cleared()
-        assert one.conflicts == two.conflicts == []
-    assert plain(path) == cleared(COUNT)
 
 
 def test_threads_share_a_queue(path: Path) -> None:
@@ -123,17 +100,3 @@ def test_variables_are_set_between_marks(path: Path) -> None:
         path.write_bytes(b"# a stale save\n" + stale)
         assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
         assert [c.kind for c in q.conflicts] == ["reverted"]
-
-
-def test_variables_of_any_message(path: Path) -> None:
-    path.write_bytes(b"-\xc3\xa9\n\\step=   \n\\mutex=   \r\n=b\n\\step=   \n-c\n\\x")
-    with TextQueue(path, settle_s=0) as q:
-        first, done, last = list(q.messages(set(MessageStatus)))
-        first.set_variable(-2, "step=1")
-        first.set_variable(0, "step=22")
-        first.set_variable(1, "mutex=1")
-        done["step"] = "\u00e9"
-        last.set_variable(0, "y")
-        with pytest.raises(NoSuchVariableError):
-            last.set_variable(1, "y")
-    assert plain(path) == b"-\xc3\xa9\n\\step=22 \n\\mutex=1  \r\n=b\n\\step=\xc3\xa9 \n-c\n\\y"

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sej.system.disk import OS
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import lined, plain
 from textqueue import TextQueue
 from textqueue.editing.merge import merge, save
 from textqueue.editing.source import Source
-from textqueue.ledger.log import GIVEN_BACK
 
 OLD = b"-a\n-b\n b2\n-c\n"
 
@@ -96,20 +95,6 @@ def test_many_entries_between_blank_lines_are_compared_in_linear_time() -> None:
     assert merged == (new.replace(b"-7\n", b"=7\n"), [])
 
 
-def test_a_done_message_that_the_person_removes_is_not_queued_for_a_moment(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-a\n-a\n-b\n")
-    with TextQueue(path) as q:
-        message = q.get_next()
-        assert message is not None
-        message.mark_as_cleared()
-    source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-    assert save(source, b"=a\n-a\n-b\n", b"-a\n-b\n") == [], "no program changed a message"
-    assert plain(path) == b"-a\n-b\n"
-    log = (tmp_path / ".jobs.tq.log").read_bytes()
-    assert b"\n%c " % GIVEN_BACK not in log, "a worker could have taken it"
-
-
 OLD_BLANKS = b"-a  \n\\retries=3 \n-b\r\n-c\n"
 
 
@@ -130,66 +115,6 @@ def test_an_editor_that_trims_blanks_takes_back_no_mark(tmp_path: Path, mine: by
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     assert save(source, OLD_BLANKS, mine) == []
     assert plain(path) == saved
-
-
-@pytest.mark.parametrize(
-    ("old", "done", "mine", "saved", "left"),
-    [
-        pytest.param(
-            b"-a  \n-b\n", 0, b"-new\n-a\n-b\n", b"-new\n-a\n-b\n", ["new", "b", None], id="an editor that trims blanks"
-        ),
-        pytest.param(
-            b"-1\n-2\n-3\n", 1, b"-0\n-1\n-2\n-3\n", b"-0\n=1\n-2\n-3\n", ["0", "3", None], id="lines of one length"
-        ),
-    ],
-)
-def test_a_line_above_frees_no_claimed_message(
-    tmp_path: Path, old: bytes, done: int, mine: bytes, saved: bytes, left: list[str | None]
-) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(old)
-    with TextQueue(path) as q:
-        for _ in range(done):
-            with q.claim():
-                pass
-        claim = taken(q)
-        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        assert save(source, old, mine) == []
-        assert plain(path) == saved
-        with TextQueue(path) as other:
-            found = other.take(), other.take(), other.take()
-            assert [one and one.message.value for one in found] == left
-        assert claim.done()
-
-
-@pytest.mark.parametrize("variables", ["", "\\mutex=" + " " * 40 + "\n"])
-@pytest.mark.parametrize("removed", [0, 1])
-def test_a_claim_keeps_one_of_several_equal_messages(tmp_path: Path, variables: str, removed: int) -> None:
-    path = tmp_path / "jobs.tq"
-    one = f"-a\n{variables}".encode()
-    path.write_bytes(one + one + b"-b\n")
-    with TextQueue(path) as q:
-        claims = [q.take(), q.take()]
-        assert claims[0] is not None
-        assert claims[1] is not None
-        assert claims[1 - removed] is not None
-        given = claims.pop(removed)
-        assert given is not None
-        given.give_back()
-        (claim,) = claims
-        assert claim is not None
-        old, line = path.read_bytes(), path.read_bytes()[: len(lined(b""))]
-        first, second = old[len(line) : len(line) + len(one)], old[len(line) + len(one) :][: len(one)]
-        source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
-        for new in (line + first + b"-b\n-new\n", line + b"-b\n-new\n" + second):
-            save(source, old, new)
-            old = path.read_bytes()
-            with TextQueue(path) as other:
-                texts = []
-                while (found := other.take()) is not None:
-                    texts.append(found.message.value)
-                assert texts == ["b", "new"], "the message is at work"
-        assert claim.done()
 
 
 def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_path: Path) -> None:

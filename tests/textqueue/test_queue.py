@@ -127,15 +127,6 @@ def test_append_completes_the_last_line_and_keeps_the_line_ends(path: Path, befo
     assert plain(path) == after.replace(b"-new", b"=new")
 
 
-@pytest.mark.parametrize("size", [(1 << 16) - 2, (1 << 16) - 1, 1 << 16, 1 << 18])
-def test_append_keeps_the_line_ends_before_a_long_line_without_one(path: Path, size: int) -> None:
-    before = b"-old\r\n-" + b"x" * size
-    path.write_bytes(before)
-    with TextQueue(path) as q:
-        q.append("new")
-    assert plain(path) == before + b"\r\n-new\r\n"
-
-
 def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
     with TextQueue(path) as q:
         for text, variables in (("\ud800", ()), ("a", ("v=\ud800",))):
@@ -322,18 +313,6 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
         assert [m.raw for m in iter(q.get_next, None)] == [b"-a\n\\x=2\n"]
 
 
-@pytest.mark.parametrize("variables", [[MUTEX], []])
-def test_a_reader_repeats_no_message_that_equals_a_claimed_one(path: Path, variables: list[str]) -> None:
-    with TextQueue(path) as q, TextQueue(path) as reader:
-        q.append_many(["a", "a"], variables)
-        claim = q.take()
-        assert claim is not None
-        assert [m.value for m in iter(reader.get_next, None)] == ["a"]
-        assert reader.get_next() is None
-        assert claim.give_back()
-        assert [m.value for m in iter(reader.get_next, None)] == ["a"]
-
-
 def test_a_reader_repeats_no_message_that_was_claimed_after_it_was_read(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as reader:
         q.append_many(["a", "b", "a"])
@@ -368,18 +347,6 @@ def test_a_relative_path_means_the_directory_of_the_opening(
         assert [m.value for m in other.messages(statuses={MessageStatus.cleared})] == ["first", "second"]
         other.close()
     assert list(elsewhere.iterdir()) == []
-
-
-def test_a_directory_may_have_a_name_like_a_pattern(tmp_path: Path) -> None:
-    (tmp_path / "[a]*").mkdir()
-    with TextQueue(tmp_path / "[a]*" / "jobs.tq") as q:
-        q.append("first")
-    with TextQueue(tmp_path / "[a]*" / "*.tq", writer="other") as q:
-        q.append("second")
-        assert [m.value for m in q.messages()] == ["first", "second"]
-    assert sorted(os.listdir(tmp_path / "[a]*"))[-2:] == ["jobs.tq", "other.tq"]
-    with pytest.raises(textqueue.TextQueueError, match="only the last part of a path may be a pattern"):
-        TextQueue(tmp_path / "[b]" / "jobs.tq")
 
 
 def test_a_closed_queue_names_its_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.locks import take_file_lease
-from tests.textqueue.claiming import MUTEX, plain, taken
+from tests.textqueue.claiming import MUTEX, plain
 from textqueue import TextQueue
 
 
@@ -59,17 +59,6 @@ def test_a_message_that_a_user_marks_or_comments_out_is_not_removed(path: Path, 
     path.write_text(f"-old\n{control}a\n")
     assert look(path).conflicts == []
     assert plain(path).decode() == f"-old\n{control}a\n"
-
-
-def test_the_mark_of_a_user_in_an_old_buffer_does_not_hide_a_removed_message(path: Path) -> None:
-    buffer = path.read_bytes()
-    with TextQueue(path) as q:
-        q.append("new")
-        claim = taken(q)
-        assert (claim.message.value, claim.done()) == ("old", True)
-    path.write_bytes(buffer.replace(b"-old", b"#old"))
-    assert [(one.text, one.kind) for one in look(path).conflicts] == [("new", "removed")]
-    assert plain(path) == b"#old\n", "and the user's mark stays"
 
 
 def test_an_append_is_not_reported_while_an_editor_is_saving(path: Path) -> None:

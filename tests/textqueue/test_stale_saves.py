@@ -31,18 +31,6 @@ def waiting(q: TextQueue) -> list[str]:
     return [m.value for m in q.messages()]
 
 
-def test_an_archived_mark_that_is_newer_than_what_remains(path: Path, tmp_path: Path) -> None:
-    path.write_bytes(b"-a\n")
-    with TextQueue(path) as q:
-        q.append("kept")
-        buffer = path.read_bytes()
-        assert finish(q) == "a"
-        assert q.archive(tmp_path / "old.tq") == 1
-        path.write_bytes(b"-new\n" + buffer)
-        assert waiting(q) == ["new", "kept"]
-    assert plain(path) == b"-new\n-kept\n", "the archive has it"
-
-
 @pytest.mark.parametrize(
     ("saved", "done"),
     [
@@ -76,15 +64,6 @@ def test_a_save_from_before_two_archive_runs(path: Path, tmp_path: Path) -> None
     assert plain(path) == b"-kept\n"
 
 
-def test_some_archived_texts_that_a_user_writes_again_are_new_messages(path: Path, tmp_path: Path) -> None:
-    path.write_bytes(b"-a\n-b\n-c\n-d\n-kept\n")
-    with TextQueue(path) as q:
-        assert [finish(q) for _ in range(4)] == ["a", "b", "c", "d"]
-        assert q.archive(tmp_path / "old.tq") == 4
-        path.write_bytes(path.read_bytes() + b"-a\n-d\n")
-        assert waiting(q) == ["kept", "a", "d"]
-
-
 @pytest.mark.parametrize("others", [b"", b"-x\n"])
 def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, others: bytes) -> None:
     path.write_bytes(lined(b"-a\n\\v=0   \n-kept\n"))
@@ -100,23 +79,6 @@ def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, 
         path.write_bytes(buffer)
         assert waiting(q) == ["kept"]
     assert plain(path) == b"-kept\n"
-
-
-def test_a_mark_and_a_variable_of_another_process(path: Path) -> None:
-    path.write_bytes(lined(b"-a\n-b\n\\v=0   \n"))
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append("kept")
-        assert waiting(other) == ["a", "b", "kept"]
-        q.append("again")
-        assert [m.value for m in other.messages()][-1] == "again"
-        other.append("last")
-        buffer = path.read_bytes()
-        first, second = list(q.messages())[:2]
-        first.mark_as_cleared()
-        second["v"] = "1"
-        path.write_bytes(b"-new\n" + buffer)
-        other.append("more")
-    assert plain(path).startswith(b"-new\n=a\n")
 
 
 def finish_many(q: TextQueue, count: int) -> list[str]:
@@ -196,39 +158,6 @@ def again(q: TextQueue, claim: Claim) -> Claim:
     return other
 
 
-def test_a_claim_that_began_between_two_steps_of_a_read_and_was_made_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The claim in the buffer is the first one, which does not show that the buffer is newer than the mark."""
-    monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
-    path.write_bytes(lined(b"-a\n-b\n\\mutex=" + b" " * 60 + b"\n-c\n"))
-    os.utime(path, (1e9, 1e9))
-    with TextQueue(path) as q, TextQueue(path) as other:
-        with path.open("rb", buffering=0) as editor:
-            buffer = editor.read(len(lined(b"-a\n")))
-            assert finish(other) == "a"
-            claim = taken(q)
-            buffer += editor.read()
-        again(q, claim)
-        path.write_bytes(b"# a note\n" + buffer)
-        assert waiting(other) == ["b", "c"]
-        assert [conflict.text for conflict in other.conflicts] == ["a"]
-
-
-def test_a_buffer_with_an_earlier_mark_of_a_message_that_was_reopened(path: Path) -> None:
-    path.write_bytes(b"-a\n-b\n-c\n")
-    with TextQueue(path) as q:
-        assert finish(q) == "a"
-        buffer = path.read_bytes()
-        (a,) = q.messages({MessageStatus.cleared})
-        assert finish(q) == "b"
-        a.mark_as_queued()
-        assert finish(q) == "a"
-        for comment in (b"", b"# a note\n"):
-            path.write_bytes(comment + buffer)
-            assert waiting(q) == ["c"]
-
-
 def tick(path: Path, buffer: bytes) -> None:
     """Save a buffer in place, within the same tick of the clock as the last edit."""
     before = path.stat()
@@ -248,19 +177,6 @@ def test_a_save_within_one_tick_of_a_claim(path: Path, last: str, room: bytes) -
         assert claim is not None
         if last == "a message that was given back":
             assert claim.give_back()
-        tick(path, buffer)
-        assert waiting(q) == ["b", "c"]
-        assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]
-
-
-def test_a_save_within_one_tick_of_edits_that_another_worker_reads_at_one_time(path: Path) -> None:
-    """The claim in a mutex after the mark is visible, but the old buffer may have it, too. The mark tells more."""
-    path.write_bytes(b"-first\n-a\n-b\n\\mutex=" + b" " * 60 + b"\n-c\n")
-    with TextQueue(path) as q, TextQueue(path) as other:
-        assert finish(q) == "first"
-        buffer = path.read_bytes()
-        assert finish(other) == "a"
-        taken(other)
         tick(path, buffer)
         assert waiting(q) == ["b", "c"]
         assert [conflict.text for conflict in q.conflicts if conflict.kind == "reverted"] == ["a"]
@@ -331,17 +247,3 @@ def test_a_message_that_a_person_marked_and_queues_again_after_an_archive_run(pa
         assert q.archive(path.with_name("old.tq")) == 1
         path.write_bytes(head + buffer)
         assert sorted(m.value for m in q.messages()) == ["a", "b"]
-
-
-def test_a_mark_after_lines_were_exchanged(path: Path) -> None:
-    """The save has the same size, and the message another position: it is the same message."""
-    path.write_bytes(lined(b"-b\n-a\n"))
-    with TextQueue(path) as q:
-        old = path.read_bytes()
-        *_, a = q.messages()
-        a.mark_as_cleared()
-        a.mark_as_queued()
-        rewrite(path, b"-a\n-b\n")
-        assert finish(q) == "a"
-        path.write_bytes(old)
-        assert [m.value for m in q.messages()] == ["b"]

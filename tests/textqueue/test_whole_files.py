@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import sej.system.disk
 import textqueue
 from sej.system.disk import File
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import plain, taken
 from textqueue import FileInUseError, InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
 from textqueue.commands import app
 from textqueue.editing.queue_file import QueueFile
@@ -194,34 +194,6 @@ def test_bytes_written_after_an_interrupted_archive_run_are_kept(tmp_path: Path)
     assert plain(target) == b"=a\n# mine\n=a\n"
 
 
-def test_equal_messages_are_all_archived(tmp_path: Path) -> None:
-    path, target = tmp_path / "jobs.tq", tmp_path / "done.txt"
-    with TextQueue(path) as q:
-        for _ in range(3):
-            q.append("run backup").mark_as_cleared()
-            assert q.archive(target) == 1
-    assert plain(target) == 3 * b"=run backup\n"
-
-
-def test_a_text_that_is_written_again_after_an_archive_is_a_new_message(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(lined(b""))
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append_many(["a", "b", "c"])
-        stale = path.read_bytes().replace(b"-c\n", b"")
-        for m in q.messages():
-            if m.value != "b":
-                m.mark_as_cleared()
-        assert q.archive(tmp_path / "done.txt", {MessageStatus.cleared}) == 2
-        q.append("a")
-        path.write_bytes(b"# a person\n" + path.read_bytes())
-        assert [m.value for m in other.messages()] == ["b", "a"]
-        next(other.messages()).mark_as_cleared()
-        path.write_bytes(stale)
-        assert [m.value for m in other.messages()] == [], "the archive has the first one"
-        assert [one.text for one in other.conflicts if one.kind == "removed"] == ["a"]
-
-
 def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     path, link = tmp_path / "there" / "jobs.tq", tmp_path / "jobs.tq"
@@ -389,14 +361,6 @@ def test_claims_survive_an_archive(tmp_path: Path) -> None:
     assert plain(path) == b"=b\n-c\n"
 
 
-def test_check_finds_nothing_in_a_good_file(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    with TextQueue(path) as q:
-        q.append("a\nb", variables=["retries=3 ", "mutex=" + " " * 24])
-        q.append("c", status=MessageStatus.comment)
-    assert check(path) == []
-
-
 def test_check_reports_line_column_and_fix(tmp_path: Path) -> None:
     path = tmp_path / "jobs.tq"
     path.write_bytes(
@@ -452,13 +416,6 @@ def test_check_reports_other_names_of_the_file(tmp_path: Path, monkeypatch: pyte
     table = f"1 0 0:1 / / rw - ext4 a rw\n2 1 0:1 /x {path} rw - ext4 a rw\n".encode()
     monkeypatch.setattr(sej.system.disk, "_mount_table", lambda: table)
     assert ["mounted here" in problem.what for problem in check(tmp_path / "link.tq")] == [True]
-
-
-def test_check_reads_a_line_as_the_queue_does(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"\xef\xbb\xbf\xef\xbb\xbf-a\n-b\n")
-    assert [m.value for m in TextQueue(path).messages()] == ["b"]
-    assert [(p.line, p.column, p.position) for p in check(path)] == [(1, 1, 0), (1, 1, 3)]
 
 
 def test_lines_of_standard_input_are_kept_as_they_are(tmp_path: Path) -> None:
