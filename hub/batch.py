@@ -122,7 +122,7 @@ def _are_consecutive(messages: list[Message]) -> bool:
 
 
 def _beyond(first: int) -> InvalidMessageError:
-    return InvalidMessageError(f"offset must be 0 to {MAX_OFFSET}, and so must the next one, got {first}", offset=first)
+    return InvalidMessageError(f"offset must be 0 to {MAX_OFFSET - 1}, got a batch from {first} on", offset=first)
 
 
 def compare(directory: Directory, source: Source, messages: Sequence[Message]) -> tuple[int, int]:

@@ -52,7 +52,7 @@ def pem_of(source: _PathLike) -> bytes:
     try:
         return Path(source).read_bytes()
     except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, "expected a PEM file, and it does not exist", source) from error
+        raise FileNotFoundError(error.errno, "this file does not exist; expected a PEM file", source) from error
 
 
 def _name_of(source: _PathLike) -> str:

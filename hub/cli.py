@@ -276,7 +276,9 @@ def follow_(
     place = None if place is None else Path(absolute_path(place))
     kept = None if place is None else _read_place(place)
     if kept is not None and start is not None:
-        raise click.UsageError(f"--start is for the first run: {place} has the next offset, {kept}")
+        raise click.UsageError(
+            f"--start is for the first run: leave it out, {place} already has the next offset, {kept}"
+        )
     with connect() as hub, until_reader_leaves():
         state = hub.where(journal, client_id=client_id)
         if not state.known:

@@ -82,8 +82,8 @@ def _checked(client_id: str, journal_dir: str) -> Source:
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(
-            "journal must be ASCII letters, digits, '_', '-' and '.' (not first, no two together), at least one, got"
-            f" {journal_dir[:80]!r}"
+            "journal must be ASCII letters, digits, '_', '-' and '.' (not first, and not two in a row), at least one,"
+            f" got {journal_dir[:80]!r}"
         )
     if len(source.name) > _NAME_BYTES:
         raise InvalidNameError(

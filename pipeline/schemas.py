@@ -66,8 +66,8 @@ def keep_schema(directory: str, schema: str, form: str, definition: str | None, 
         old = columns_of(before[0])
         if before[1] != form or any(columns.get(name) != kind for name, kind in old.items()):
             raise OptionError(
-                f"{directory} keeps {before[1]}: {before[0]}; a schema may only get columns; pass --replace to"
-                " change the others"
+                f"{directory} keeps {before[1]}: {before[0]}; a schema may only get new columns; pass --replace"
+                " to change the existing ones"
             )
     text = json.dumps({"schema": schema, "format": form, "definition": definition}, indent=1) + "\n"
     path = os.path.join(directory, _NAME)

@@ -229,7 +229,8 @@ class LiveWorker:
                 continue
             return
         raise LockedError(
-            f"all {_MAX_WORKERS} lock files of the workers {name!r} are held; stop some of them", path=self._directory
+            f"all {_MAX_WORKERS} lock files of the workers named {name!r} are held; stop some of them",
+            path=self._directory,
         )
 
     def rank(self) -> WorkerRank:

@@ -71,7 +71,7 @@ def remember_hash(path: Path, name: Hash, disk: Disk = OS) -> None:
         _append(path, b"route " + name.encode(), disk)  # a torn line before it spoils the first attempt
     if path.bits:
         raise CorruptionError(
-            "the route was written to this record and cannot be read from it; move the record away", path=_at(path)
+            "this record has no readable route after the route was written to it; move the file away", path=_at(path)
         )
 
 

@@ -247,7 +247,7 @@ def _publish(plan: Plan, target: Path, disk: Disk) -> None:
         if not is_journal(disk, built):
             if not is_journal(disk, place):
                 raise SejError(
-                    "the reshard was complete, but this shard of the new journal is lost; restore it, or to copy"
+                    "the reshard was complete, but this shard of the new journal is lost; restore it; to copy"
                     f" again, move the rest of the new sharded journal away and remove {os.path.dirname(tree.root)}",
                     path=place,
                 )

@@ -91,7 +91,7 @@ def whole_size(data: bytes, at: int = 0, position: int = 0) -> int | None:
         return None
     size: int = WORD.unpack_from(data, at + 1)[0]
     if not 0 <= size <= MAX_DATA_SIZE:
-        raise DamageError(f"a data block of {size} bytes; 0 to {MAX_DATA_SIZE} are possible", position=position)
+        raise DamageError(f"a data block must have 0 to {MAX_DATA_SIZE} bytes, got {size}", position=position)
     return head + size
 
 

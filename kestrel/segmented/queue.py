@@ -266,7 +266,7 @@ class Queue(Puts, Journal):
                 return self._readers[name]
             if not name:
                 raise BadNameError(
-                    f"the queue {self.name} has named readers and so no default one;"
+                    f"the queue {self.name} has named readers, so it has no default reader;"
                     f" name one of {', '.join(self._readers)}",
                     path=self.directory,
                 )

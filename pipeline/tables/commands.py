@@ -124,7 +124,9 @@ def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
         name = match[1] if match is not None else re.sub(r"\W", "_", base, flags=re.ASCII)
         name = f"_{name}" if name[:1].isdigit() or not name else name
         if name.lower() in {known.lower() for known in found}:
-            raise click.UsageError(f"two paths would be the table {name!r}; name one of them, as in {name}2={path}")
+            raise click.UsageError(
+                f"two paths would be the table {name!r}; give one another name, as in {name}2={path}"
+            )
         found[name] = path
     if not found:
         raise click.UsageError("expected at least one PATH, the table of the query")

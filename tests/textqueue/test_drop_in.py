@@ -131,7 +131,7 @@ def test_a_missing_variable_is_an_index_error_and_a_key_error(example: Path) -> 
     q = textqueue.TextQueue()
     q.add_input(example)
     *_, item = list(q.messages())
-    with pytest.raises(IndexError, match="the message has 5 variables, and none of number 9"):
+    with pytest.raises(IndexError, match="the message has 5 variables, so variable 9 does not exist"):
         item.set_variable(9, "x")
     with pytest.raises(KeyError, match="no variable 'color'"):
         item["color"]

@@ -86,7 +86,7 @@ def test_a_variable_is_written_in_its_space(path: Path) -> None:
         assert m.get("none") is None
         with pytest.raises(textqueue.VariableTooLongError, match="must be at most 14 bytes, got 15"):
             m.set_variable(1, "note=éé123456")
-        with pytest.raises(textqueue.NoSuchVariableError, match="none of number 2"):
+        with pytest.raises(textqueue.NoSuchVariableError, match="variable 2 does not exist"):
             m.set_variable(2, "x")
         with pytest.raises(textqueue.NoSuchVariableError, match="'retries=9 '"):
             m["mutex"] = "1"

@@ -275,7 +275,7 @@ def named(queue: TextQueue, path: Path, words: Iterable[str], among: Collection[
     there = [(one, digest(essence(one.message.raw)).decode()) for one in messages]
     for word in words:
         if not word.strip():
-            raise click.UsageError("expected a message: its name, a line, or the begin of its hash or text; got ''")
+            raise click.UsageError("expected a message: its name, a line, or the beginning of its hash or text; got ''")
         fits = [one for one, name in there if _fits(one, name, word)]
         found = [one for one in fits if one.message.status in among or are_names([word])]
         if len(found) != 1:

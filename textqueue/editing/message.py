@@ -191,7 +191,7 @@ class Message:
             if not -len(variables) <= index < len(variables):
                 known = "1 variable" if len(variables) == 1 else f"{len(variables)} variables"
                 raise NoSuchVariableError(
-                    f"the message has {known}, and none of number {index}; the first is number 0",
+                    f"the message has {known}, so variable {index} does not exist; the first is number 0",
                     path=self.path,
                     position=self.position,
                 )
