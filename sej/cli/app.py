@@ -52,6 +52,7 @@ _CORE: Final = {
     "index": "maintenance",
     "queue": "queue",
     "relay": "relay",
+    "forward": "forward",
     "worker": "worker",
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli``."""
@@ -74,7 +75,7 @@ _HEADINGS: Final = {
     "Look": ("stat", "top", "doctor", "ui"),
     "Readers": ("offset", "reset"),
     "Change the files": ("clean", "repair", "index"),
-    "Many machines": ("hub", "shard"),
+    "Many machines": ("hub", "shard", "forward"),
     "Tables": ("sql", "schema", "export", "ship", "spark"),
     "Rarely needed": ("verify", "dump", "file", "timestamp", "old", "bench", "kestrel"),
 }

@@ -30,8 +30,10 @@ DOORS = {
     "sej.contrib.inbox",
     "sej.contrib.django.backend",
     "sej.contrib.dramatiq",
+    "sej.contrib.forward",
     "sej.contrib.huey",
     "sej.contrib.kombu",
+    "sej.contrib.opentelemetry",
     "hub.wire.metrics",
 }
 
