@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -57,16 +57,18 @@ class Tail(Appender):
         Raises:
             BusyError: another process holds the queue.
         """
-        self._owner = owner
-        self._syncer = Syncer(sync, owner)
-        super().__init__(Fuse(join(directory, name)), active=sync != "never")
+        self.syncer = None if owner is None or sync == "never" else Syncer(sync, self, owner)
+        if self.syncer is not None:
+            self.by_policy = self.syncer.appended
         self._disk = disk
         self._file: File | None = None
         self._synced_size = 0
         self.closed = False
         self.renewing = Renewing(durable_path(directory, name), disk)
         disk.mkdir(directory, parents=True)
-        self._lock = take_lock(directory, name, disk)
+        self.lock = take_lock(directory, name, disk)
+        self.check_lock = self.lock.check
+        super().__init__(Fuse(join(directory, name)), active=self.syncer is not None)
 
     def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
@@ -92,21 +94,6 @@ class Tail(Appender):
         except (OSError, LockLostError, ClosedError) as error:
             self.fuse.blow(error)
 
-    def by_policy(self) -> None:
-        """After an append: sync now or later, if the policy syncs."""
-        if self._syncer.always:
-            self.force()
-        else:
-            self._syncer.wrote()
-
-    def touched(self) -> None:
-        """Another file of the queue was written: sync by the policy."""
-        if self.active and self._owner is not None:
-            if self._syncer.always:
-                self._owner.sync()
-            else:
-                self._syncer.wrote()
-
     def sync(self) -> None:
         """Sync the appended bytes to disk. It raises the errors of ``Appender.append``."""
         if not self.fuse.live:
@@ -117,7 +104,7 @@ class Tail(Appender):
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
         if self._file is not None and self._synced_size != self.entry.size:
-            self._lock.check()
+            self.lock.check()
             size = self.entry.size
             self._file.sync()
             self._synced_size = size
@@ -129,17 +116,9 @@ class Tail(Appender):
         self.sync()
         self.fuse.live = False
         with self.failing():
-            self._lock.check()
+            self.lock.check()
             yield
         self.fuse.live = True
-
-    def check_lock(self) -> None:
-        """Make sure that the lock is held, just before a change that cannot be taken back.
-
-        Raises:
-            LockLostError: another process may hold the queue.
-        """
-        self._lock.check()
 
     def fresh(self) -> None:
         """The file was just synced and put in the place of all others."""
@@ -155,14 +134,15 @@ class Tail(Appender):
 
     def stop(self) -> None:
         """End the sync thread; the caller must not hold the queue's mutex."""
-        self._syncer.stop()
+        if self.syncer is not None:
+            self.syncer.stop()
 
     def close(self) -> None:
         """Sync, close the file and release the lock; a second time does nothing."""
         fuse = self.fuse
         fuse.live, fuse.shut = False, True
         try:
-            if fuse.blown is None and self._lock.held:
+            if fuse.blown is None and self.lock.held:
                 with self.failing():
                     self.force()
                     self.renewing.settle()
@@ -170,7 +150,7 @@ class Tail(Appender):
             with contextlib.suppress(OSError):
                 self.close_file()
             self.renewing.close()
-            self._lock.release()
+            self.lock.release()
             self.closed = True
 
 
@@ -207,17 +187,30 @@ class Syncer:
     It keeps its failures to itself: the next call finds the queue failed.
     """
 
-    def __init__(self, policy: Sync, owner: BaseQueue | None) -> None:
-        check_sync(policy)
+    def __init__(self, policy: Sync, tail: Tail, owner: BaseQueue) -> None:
+        self._tail = tail
         self._owner = owner
-        self.always = policy == "always"
+        self._always = policy == "always"
         self._period = _period(policy)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def wrote(self) -> None:
-        """Something was written."""
+    def appended(self) -> None:
+        """Sync the newest file now or later, after an append to it."""
+        if self._always:
+            self._tail.force()
+        else:
+            self._soon()
+
+    def touched(self) -> None:
+        """Sync all files now or later, after another one was written."""
+        if self._always:
+            self._owner.sync()
+        else:
+            self._soon()
+
+    def _soon(self) -> None:
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
             thread.start()  # a signal's handler may raise before: then the next write starts one
@@ -238,7 +231,6 @@ class Syncer:
                 return
             self._wake.clear()
             try:
-                assert self._owner is not None
                 self._owner.sync()
             except KestrelError:
                 return
@@ -360,6 +352,8 @@ class BaseQueue:
     _signal: Signal
     _tail: Tail
     _fuse: Fuse
+    _leave: Callable[[bool], None]
+    """Close the files, or remove them; under the mutex."""
 
     __reduce__ = refuse_pickling
 
@@ -391,15 +385,11 @@ class BaseQueue:
         self._tail.stop()  # outside the mutex, which the sync thread takes
         with self._signal.guard:
             if not self._tail.closed:
-                self._leave(erase=erase)
+                self._leave(erase)
 
     def sync_all(self) -> None:
         """As :meth:`sync`, also while the queue is closed; under the mutex."""
         self._tail.sync()
-
-    def _leave(self, *, erase: bool) -> None:
-        """Close the files, or remove them; under the mutex."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

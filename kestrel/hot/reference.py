@@ -233,12 +233,17 @@ class Appender:
     """Appends to the newest file of a queue; :class:`~kestrel.tail.Tail` says what the lock and the policy are.
 
     Attributes:
+        check_lock: makes sure that no other process may hold the queue.
+        by_policy: syncs now or later after an append, if the policy syncs.
         fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory is
             as the file is.
         output: writes to the file.
         entry: the file's entry in the queue's list, whose size is kept current.
         active: whether the policy syncs.
     """
+
+    check_lock: Callable[[], None]
+    by_policy: Callable[[], None]
 
     def __init__(self, fuse: Fuse, *, active: bool) -> None:
         """Make one that has no file yet."""
@@ -247,14 +252,6 @@ class Appender:
         self.entry = Entry(0)
         self.active = active
         self._checked_ns = 0
-
-    def check_lock(self) -> None:
-        """Make sure that no other process may hold the queue."""
-        raise NotImplementedError
-
-    def by_policy(self) -> None:
-        """After an append: sync now or later, if the policy syncs."""
-        raise NotImplementedError
 
     def append(self, data: bytes, *, midway: bool = False) -> None:
         """Write at the end of the file, and sync by the policy.

@@ -332,7 +332,7 @@ class Queue(Puts, Journal):
         """An item, if the queue can take it; raises as :meth:`put_many`."""
         return self.limits.checked(data)
 
-    def _leave(self, *, erase: bool) -> None:
+    def _leave(self, erase: bool) -> None:
         try:
             if erase:
                 self._tail.check()

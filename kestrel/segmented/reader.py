@@ -328,7 +328,8 @@ class Reader(Following):
         self._fuse.live = True
         if self.file.grown > self.file.enough:
             self.checkpoint()
-        self._tail.touched()
+        if self._tail.syncer is not None:
+            self._tail.syncer.touched()
         if tick_ns() >= self._journal.files.due_ns:
             self._journal.checkpoint()
 

@@ -318,7 +318,7 @@ class Queue(Calls, BaseQueue):
                 journal_rotations=contents.growth.rotations,
             )
 
-    def _leave(self, *, erase: bool) -> None:
+    def _leave(self, erase: bool) -> None:
         if erase:
             self._contents.erase()
         else:

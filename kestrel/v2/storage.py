@@ -233,7 +233,7 @@ class Storage:
 
     def _swap(self, temporary: str, last: Piece) -> None:
         """The rename in here makes the content take effect; what it replaces is removed after it."""
-        self.tail.check_lock()
+        self.tail.lock.check()
         pack = f"{last.path}.pack"
         self._disk.rename(temporary, pack)
         index = self.pieces.index(last)

@@ -98,7 +98,7 @@ def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
         for n in range(2):
             yield "put", value(turn, n)
         queue.put(b"killed here %d" % turn)
-        queue._contents.storage.tail._lock.release()  # as death does
+        queue._contents.storage.tail.lock.release()  # as death does
         queue._contents.storage.fuse.live = False
         queue._contents.storage.fuse.shut = True
 
@@ -232,7 +232,7 @@ def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_writt
     for n in range(3):
         again.put(value(2, n))
     again._contents.storage.tail._file.lose()  # type: ignore[union-attr]
-    again._contents.storage.tail._lock.release()
+    again._contents.storage.tail.lock.release()
     with opened(disk, 3) as last:
         last.sync()
         there = len(last)
