@@ -81,7 +81,6 @@ class Queue(Calls, BaseQueue):
         max_age_s: Seconds | None = None,
         expire_to: Sink | None = None,
         open_timeout_s: Seconds | None = None,
-        max_queue_age_s: Seconds | None = None,
         sync: Sync = "never",
         max_memory_bytes: int = 128 << 20,
         journal_bytes: int = 16 << 20,
@@ -103,7 +102,6 @@ class Queue(Calls, BaseQueue):
             max_age_s: after how many seconds every item expires.
             expire_to: the queue that expired items are put into, without expiry; one that it refuses is dropped.
             open_timeout_s: after how many seconds a reserved item is put back, at the next get or reserve.
-            max_queue_age_s: after how many seconds an empty queue ``is_stale``.
             sync: when writes are synced to disk: ``"never"``, ``"always"``, or the seconds between syncs.
             max_memory_bytes: what waiting items may take in memory; also the size at which a file is rotated.
             journal_bytes: the size at which the journal of an empty queue is rewritten.
@@ -121,7 +119,6 @@ class Queue(Calls, BaseQueue):
             ValueError: a size, count or time is below 0.
         """
         max_age_s, open_timeout_s = seconds("max_age_s", max_age_s), seconds("open_timeout_s", open_timeout_s)
-        max_queue_age_s = seconds("max_queue_age_s", max_queue_age_s)
         compact_delay_s = seconds("compact_delay_s", compact_delay_s)
         require(
             directory=(directory, PATH),
@@ -136,7 +133,7 @@ class Queue(Calls, BaseQueue):
             disk=(disk, DISK),
         )
         check_sync(sync)
-        check_numbers(open_timeout_s=open_timeout_s, max_queue_age_s=max_queue_age_s, max_item_bytes=max_item_bytes)
+        check_numbers(open_timeout_s=open_timeout_s, max_item_bytes=max_item_bytes)
         self.name = check_name(name)
         self.directory = directory = absolute_path(directory)
         self._limits = Limits(
@@ -151,11 +148,9 @@ class Queue(Calls, BaseQueue):
         self._discard_oldest = discard_oldest
         self._expire_to = expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
-        self._max_queue_age_s = max_queue_age_s
         self._now_ms = now_ms
         self._signal = Signal()
         self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
-        self._opened_ms = now_ms()
         with opening(join(directory, name)):
             storage = Storage(directory, name, sync=sync, owner=self, disk=disk, now_ms=now_ms)
             self._tail, self._fuse = storage.tail, storage.fuse
@@ -286,14 +281,6 @@ class Queue(Calls, BaseQueue):
         """The reserved items by xid."""
         with self._signal.guard:
             return {xid: item_of(row) for xid, row in self._backlog.open.items()}
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether it may be deleted, as the queue is empty and older than ``max_queue_age_s``."""
-        with self._signal.guard:
-            limit = self._max_queue_age_s
-            idle = not self._backlog and not self._backlog.open and not self._signal.waiters
-            return limit is not None and idle and self._now_ms() - self._opened_ms > limit * 1000
 
     def counters(self) -> Counters:
         """What the original counts."""

@@ -421,7 +421,7 @@ def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_pat
 
 
 BOTH = ("max_items", "max_bytes", "max_item_bytes", "max_age_s", "journal_bytes")
-TWO = ("open_timeout_s", "max_queue_age_s", "max_memory_bytes", "max_journal_bytes", "compact_delay_s")
+TWO = ("open_timeout_s", "max_memory_bytes", "max_journal_bytes", "compact_delay_s")
 
 
 @pytest.mark.parametrize(
