@@ -67,36 +67,20 @@ _DEADLINE_SHARE: Final = 0.9
 """The part of a call's remaining time that it may wait; the rest is for answering that the hub is busy."""
 
 
-class Ticket:
-    """A request for bytes.
+class Ticket(threading.Event):
+    """A request for bytes; set when it is granted or withdrawn.
 
     Attributes:
         granted: bytes granted to the caller; 0 while it waits, and after it was withdrawn.
     """
 
-    __slots__ = ("_settled", "granted", "kind", "least", "most")
-
     def __init__(self, least: int, most: int, kind: str) -> None:
         """Create a request to which nothing is granted yet."""
+        super().__init__()
         self.least = least
         self.most = most
         self.kind = kind
         self.granted = 0
-        self._settled = threading.Event()
-
-    @property
-    def settled(self) -> bool:
-        """True if the request was granted or withdrawn."""
-        return self._settled.is_set()
-
-    def settle(self, granted: int) -> None:
-        """Grant bytes and wake the caller."""
-        self.granted = granted
-        self._settled.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the request is granted or withdrawn, at most ``timeout`` seconds; return whether it is."""
-        return self._settled.wait(timeout)
 
 
 class Budget:
@@ -162,11 +146,11 @@ class Budget:
     def withdraw(self, ticket: Ticket) -> None:
         """End a request in any state: it no longer waits, and its bytes are returned."""
         with self._lock:
-            if ticket.settled:
+            if ticket.is_set():
                 self._take_back(ticket, ticket.granted)
             else:
                 del self._queue[ticket]
-                ticket.settle(0)
+                ticket.set()
                 self._serve()
 
     def _take_back(self, ticket: Ticket, size: int) -> None:
@@ -189,7 +173,8 @@ class Budget:
                 return
             roomy = self.used + ticket.most <= self.total // 2 and used + ticket.most <= self._share
             del self._queue[ticket]
-            ticket.settle(ticket.most if roomy else ticket.least)
+            ticket.granted = ticket.most if roomy else ticket.least
+            ticket.set()
             self.used += ticket.granted
             self._used_by[kind] += ticket.granted
             self.peak = max(self.peak, self.used)
