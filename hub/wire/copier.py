@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
 from hub.wire.feed import Feed, Hub, Progress, Run
 from hub.wire.status import DirectoryUnavailableError
-from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, a, optional, require, with_methods
+from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import check_name, is_journal, journals_in
@@ -58,7 +57,6 @@ class Copier:
         on_progress: Callable[[Progress], None] | None = None,
         backoff_s: Seconds = 0.1,
         max_backoff_s: Seconds = 30.0,
-        rng: random.Random | None = None,
         disk: Disk = OS,
     ) -> None:
         """Set what to copy; nothing is opened yet.
@@ -74,7 +72,6 @@ class Copier:
             on_progress: called after every acknowledgement, in the copier's thread.
             backoff_s: the most seconds of the first wait after a failure; doubles with each failure.
             max_backoff_s: the most seconds of any wait.
-            rng: the random generator for the jitter.
             disk: the disk.
         """
         backoff_s, max_backoff_s = seconds("backoff_s", backoff_s), seconds("max_backoff_s", max_backoff_s)
@@ -86,7 +83,6 @@ class Copier:
             on_progress=(on_progress, PROGRESS),
             backoff_s=(backoff_s, SECONDS),
             max_backoff_s=(max_backoff_s, SECONDS),
-            rng=(rng, optional(a(random.Random))),
             disk=(disk, DISK),
         )
         self.path = absolute_path(path)
@@ -98,7 +94,6 @@ class Copier:
         self._on_progress = on_progress
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
-        self._rng = rng
         self._disk = disk
         self._feeds: dict[str, Feed] = {}
 
@@ -192,7 +187,7 @@ class Copier:
 
     def _backoff(self, failures: int) -> float:
         """Return the seconds to wait after this many failures in a row."""
-        return backoff(failures, self._backoff_s, self._max_backoff_s, self._rng)
+        return backoff(failures, self._backoff_s, self._max_backoff_s)
 
     def _pass(self, run: Run, *, following: bool = True) -> int:
         """Copy all directories once; errors of one directory are stored in the progress.
