@@ -93,6 +93,8 @@ class LimitedTaker(KeyedTaker):
             before = state.frontier
             if before in state.above:
                 self.look_ahead()
+            elif self.core.fresh.at(before) is None:  # as in most calls
+                break
             if state.frontier not in state.above:
                 self._take_or_pass(order, 0, now, [], begun + _PASS)
         return state.frontier > begun
