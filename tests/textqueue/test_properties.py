@@ -244,6 +244,7 @@ class EditingLarge(Editing):
     """The same with lines and messages that may be larger than a window."""
 
     WINDOWS: Final = {
+        "textqueue.editing.proof": ["_AHEAD_BYTES"],
         "textqueue.editing.append": ["_TAIL_BYTES"],
         "textqueue.editing.tq_file": ["_BLOCK"],
         "textqueue.claims.claim": ["FIRST_WINDOW", "_FIRST_BYTES"],

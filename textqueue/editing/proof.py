@@ -7,7 +7,7 @@ in the middle of another line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from sej.system.disk import File
 from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
@@ -35,6 +35,7 @@ class Change(NamedTuple):
 Making = Callable[[Place, bytes], Change | None]
 """Makes the change of a message, from how it was read and its current bytes; None: none is needed."""
 _NEWLINE: Final = 10
+_AHEAD_BYTES: Final = 1 << 16
 _BELOW: Final = frozenset({b"", bytes([VARIABLE]), bytes([CONTINUATION])})
 
 
@@ -45,7 +46,29 @@ def ends(raw: bytes, after: bytes) -> bool:
     return not after or (after[0] != VARIABLE and (after[0] != CONTINUATION or b"\n\\" in raw))
 
 
-def here(file: File, place: Place, *, epoch: int) -> bytes | None:
+class Readable(Protocol):
+    """What can be read at a position."""
+
+    def read(self, size: int, position: int, /) -> bytes:
+        """Return up to size bytes from position."""
+
+
+class Ahead:
+    """Reads a file in blocks, for many messages in its order. The file must not change."""
+
+    def __init__(self, file: Readable) -> None:
+        """Begin without a block."""
+        self._file, self._start, self._data = file, 0, b""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return up to size bytes from position."""
+        at = position - self._start
+        if not 0 <= at <= len(self._data) - size:
+            self._start, self._data, at = position, self._file.read(max(size, _AHEAD_BYTES), position), 0
+        return self._data[at : at + size]
+
+
+def here(file: Readable, place: Place, *, epoch: int) -> bytes | None:
     """Return the current bytes of a message, if it is still at its position; otherwise None.
 
     The bytes may differ in the values of reserved variables.

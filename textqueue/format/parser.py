@@ -220,6 +220,8 @@ def essence(raw: bytes) -> bytes:
     counts, because its value changes while a worker has the message. A number that a sort has put below it is left out.
     """
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
+    if b"\n" not in text:
+        return text.rstrip(b" \t\r")
     if text.endswith(_TRIMMED) or b" \n" in text or b"\t\n" in text or b"\r\n" in text:
         text = b"\n".join([line.rstrip(b" \t\r") for line in text.split(b"\n")])
     return _RESERVED.sub(_name_alone, text) if b"\n\\" in text else text

@@ -244,8 +244,8 @@ class Ledger:
             number: the number of the change.
         """
         if self._file is None or self._first or self._torn or self._read_only:
-            self._write([Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
-            return
+            self._write(())
+        assert self._file is not None
         data = b"".join([_line(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
         self._file.write(data)
         self._read_to += len(data)
