@@ -175,9 +175,10 @@ class TextQueue:
             for one in self._inputs.found:
                 one.source.growing = False
             found = find()
-            waits = found is None and any(one.source.growing for one in self._inputs.found)
-            if not waits or time.monotonic() > until:
+            if found is not None or time.monotonic() > until:
                 return found
+            if not [one for one in self._inputs.found if one.source.growing]:
+                return None
             time.sleep(_SETTLE_PAUSE_S)
 
     def _get_next(self) -> Message | None:
@@ -221,9 +222,7 @@ class TextQueue:
             TextQueueError: a file has conflict markers of Git, or is a conflict copy: merge its versions first. Or
                 other programs changed the file 100 times in 10 seconds.
         """
-        lease_s = seconds("lease_s", lease_s)
-        require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
-        return Claiming(self, owner, lease_s)
+        return Claiming(partial(self._settling, self._taking(owner, lease_s)))
 
     def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.
@@ -240,9 +239,16 @@ class TextQueue:
         Raises:
             TextQueueError: as for :meth:`claim`.
         """
-        lease_s = seconds("lease_s", lease_s)
-        require(owner=(owner, optional(TEXT)), lease_s=(lease_s, optional(POSITIVE_SECONDS)))
-        return self._settling(partial(self._take_now, owner, lease_s))
+        return self._settling(self._taking(owner, lease_s))
+
+    def _taking(self, owner: str | None, lease_s: Seconds | None) -> Callable[[], Claim | None]:
+        """Check the arguments of :meth:`take`, and return what takes a message."""
+        if owner is not None:
+            TEXT("owner", owner)
+        if lease_s is not None:
+            lease_s = seconds("lease_s", lease_s)
+            POSITIVE_SECONDS("lease_s", lease_s)
+        return partial(self._take_now, owner, lease_s)
 
     def _take_now(self, owner: str | None = None, lease_s: float | None = None) -> Claim | None:
         """As :meth:`take`, without waiting for a message that another program may still be writing."""

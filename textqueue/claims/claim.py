@@ -36,9 +36,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
@@ -217,26 +218,17 @@ class Claim:
         return False
 
 
-class Taker(Protocol):
-    """What a claim for a ``with`` block needs of a queue."""
-
-    def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
-        """Claim the next free message."""
-
-
 class Claiming:
     """What ``TextQueue.claim`` returns: a context manager that takes a claim and ends it."""
 
-    def __init__(self, queue: Taker, owner: str | None, lease_s: float | None) -> None:
-        """Take the queue and the arguments of its ``take``; nothing is claimed yet."""
-        self._queue = queue
-        self._how = owner, lease_s
+    def __init__(self, take: Callable[[], Claim | None]) -> None:
+        """Store what claims a message; nothing is claimed yet."""
+        self._take = take
         self._claim: Claim | None = None
 
     def __enter__(self) -> Message | None:
         """Claim the next message; None if no message is free."""
-        owner, lease_s = self._how
-        self._claim = self._queue.take(owner, lease_s=lease_s)
+        self._claim = self._take()
         return None if self._claim is None else self._claim.message
 
     def __exit__(
@@ -389,6 +381,8 @@ class Claimer:
             fresh: whether to look now which workers are alive; otherwise the answer of a moment ago is enough.
         """
         ledger = self._source.file.ledger
+        if not ledger.claims:
+            return None
         dead = {owner for owner in ledger.owners if not self._is_alive(owner, fresh=fresh)}
         over = self._source.leases.over(ledger.leased)
         for position, record in sorted(ledger.claims.items()) if dead or over else ():
