@@ -336,6 +336,8 @@ def app(context: click.Context, log_format: str | None, log_level: str | None) -
 
     Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 3 locked or busy, 4 not found, 130 interrupted, 143
     ended by SIGTERM.
+
+    Completion for bash: eval "$(_SEJ_COMPLETE=bash_source sej)"; also zsh_source, fish_source.
     """
     context.obj = Journals()
     if log_format is not None or log_level is not None:
