@@ -311,6 +311,16 @@ def test_edit_lets_the_person_win_and_says_so(jobs: Path, tmp_path: Path) -> Non
     assert jobs.read_bytes().startswith(b"# today\n-one more\n")
 
 
+def test_edit_keeps_your_version_if_another_person_has_saved_the_file(jobs: Path, tmp_path: Path) -> None:
+    env = editor(tmp_path, f"sed -i '1i-above' {jobs}", "echo '-mine' >> $1") | {"TMPDIR": str(tmp_path)}
+    done = sej("tq", "edit", jobs, env=env)
+    assert (done.returncode, b"your version was not saved" in done.stderr) == (1, True)
+    (copy,) = tmp_path.glob("sej-tq-*/*")
+    assert str(copy.parent).encode() in done.stderr
+    assert copy.read_bytes().endswith(b"-mine\n")
+    assert jobs.read_bytes().startswith(b"-above\n") and b"-mine" not in jobs.read_bytes()
+
+
 def test_edit_without_a_change_and_with_a_failure_changes_nothing(jobs: Path, tmp_path: Path) -> None:
     before = jobs.read_bytes()
     assert sej("tq", "edit", jobs, env=editor(tmp_path, "exit 0")).returncode == 0
