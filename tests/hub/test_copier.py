@@ -66,16 +66,6 @@ def test_one_directory_under_a_name(tmp_path: Path) -> None:
         assert store.journals("client-a") == ["journal", "other.name"]
 
 
-def test_it_continues_where_the_hub_says(tmp_path: Path) -> None:
-    messages = sample(100)
-    fill(tmp_path / "journal", messages)
-    with connected(tmp_path / "hub") as (store, client):
-        client.put("journal", messages[:40])
-        assert Copier(tmp_path / "journal", client).run_once() == 60
-        assert store.counters.resent == 1  # the last one that the hub had, to see that it is the same journal
-    same_bytes(tmp_path / "journal", tmp_path / "hub" / "client-a.journal")
-
-
 def test_a_torn_tail_is_not_copied(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(5))
     file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"
@@ -102,10 +92,6 @@ def test_another_journal_of_the_same_name_is_noticed(tmp_path: Path) -> None:
             assert store.get("client-a", "good", 0) == sample(5)  # the others were copied
 
 
-def other_than_sample(count: int) -> list[sej.Message]:
-    return [sej.Message(n, 7, 0, b"", b"other") for n in range(count)]
-
-
 def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: Path, port: int) -> None:
     tree = tmp_path / "tree"
     for name in ("a", "b"):
@@ -118,18 +104,6 @@ def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: 
     with connected(tmp_path / "hub") as (_, client):
         Copier(tree, client).run_once()
     assert len(sej.Journal(tree / "a").clean(max_bytes=0)) > 5
-
-
-@pytest.mark.parametrize("count", [10, 15])
-def test_a_journal_that_was_recreated_under_a_copier_is_noticed(tmp_path: Path, count: int) -> None:
-    fill(tmp_path / "journal", sample(10))
-    with connected(tmp_path / "hub") as (store, client), Copier(tmp_path / "journal", client) as copier:
-        assert copier.run_once() == 10
-        shutil.rmtree(tmp_path / "journal")
-        fill(tmp_path / "journal", other_than_sample(count))
-        with pytest.raises(hub.ConflictError):
-            copier.run_once()
-        assert store.get("client-a", "journal", 0) == sample(10)
 
 
 def test_a_journal_that_is_recreated_while_it_is_copied_is_noticed(tmp_path: Path) -> None:
@@ -298,15 +272,6 @@ def test_a_name_that_the_hub_refuses_does_not_stop_the_other_journals(tmp_path: 
                 copier.run_once()
             shutil.rmtree(tmp_path / "tree" / "a name")
             assert copier.run_once() == 0
-
-
-def test_a_directory_that_the_hub_cannot_write_does_not_keep_the_others(tmp_path: Path) -> None:
-    fill(tmp_path / "tree" / "bad", sample(1))
-    fill(tmp_path / "tree" / "good", sample(5))
-    with connected(tmp_path / "hub") as (_, client):
-        with sej.Writer(tmp_path / "hub" / "client-a.bad"):
-            assert isinstance(run_until_good(tmp_path / "tree", client)["bad"], hub.UnavailableError)
-        assert Copier(tmp_path / "tree", client).run_once() == 1
 
 
 def test_damage_on_the_hub_is_said_to_be_there(tmp_path: Path) -> None:
