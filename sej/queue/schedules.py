@@ -21,7 +21,6 @@ from sej.queue.interface.schedules import Plan
 from sej.queue.interface.values import ACTIVE
 from sej.queue.log import format as records
 from sej.queue.log.schedule import NEVER, key_hash
-from sej.queue.log.timetable import Turn
 from sej.queue.put import Putter
 from sej.system.disk import full_disk_advice, of_system
 
@@ -99,37 +98,44 @@ class Scheduler:
         log.keep_clock()  # first: if the clock was set, intervals move with it
         self.prove()
         table, now = log.state.timetable, clock.wall_ns()
-        for _ in range(_BATCH):
-            if not table.due or table.due.peekitem(0)[0][0] > now:
-                break
-            number = table.due.peekitem(0)[0][1]
+        left = _BATCH
+        while over := [number for next_ns, number in table.due.islice(0, left) if next_ns <= now]:
+            left -= len(over)
+            self._make_each(over, now)
+
+    def _make_each(self, numbers: list[int], now: int) -> None:
+        """Make an item of each of these schedules, or pass its time, with one write to each file."""
+        core, log, writer = self._core, self._core.log, self._core.writer
+        table, boot_ns, rows, found = log.state.timetable, core.clock.boot_ns(), [], []
+        for number in numbers:
+            turn, (plan, key, value) = table.turns[number], table.defined(number)
             try:
-                self._make_one(number, table.turns[number], now)
+                at, next_ns = plan.turn(turn.next_ns, now)
             except (ImportError, ValueError) as error:  # another process may have the package, or the zone
                 table.put_off(number)
                 self.problem = error
-
-    def _make_one(self, number: int, turn: Turn, now: int) -> None:
-        """Make one item, or pass its time."""
-        core, log, writer = self._core, self._core.log, self._core.writer
-        plan, key, value = log.state.timetable.defined(number)
-        at, next_ns = plan.turn(turn.next_ns, now)
-        if at is None:
-            log.append(records.TURN(number, next_ns, NEVER, 0, turn.every))
-            return
-        data, span = writer.encode_many([value], [key])
-        (message,), _ = decode_many(data, 0, len(data), span.start, 1)
-        before = self._putter.records_before(
-            message, core.clock.boot_ns(), 0.0, plan.priority, plan.expire_s, plan.headers_at(at), plan.keep_s
-        )
-        check = records.message_check(message)
-        log.append(*before, records.TURN(number, next_ns, message.offset, check, turn.every))
-        if core.durable:
-            log.force()
-        writer.append_encoded(data, 1)
-        log.state.timetable.proven(number)
-        if core.durable:
-            writer.sync()
+                continue
+            if at is None:
+                found.append(records.TURN(number, next_ns, NEVER, 0, turn.every))
+            else:
+                rows.append((number, turn.every, next_ns, plan, plan.headers_at(at), key, value))
+        data, span = writer.encode_many([row[-1] for row in rows], [row[-2] for row in rows])
+        messages, _ = decode_many(data, 0, len(data), span.start, len(span))
+        for message, (number, every, next_ns, plan, headers, _, _) in zip(messages, rows, strict=True):
+            found += self._putter.records_before(
+                message, boot_ns, 0.0, plan.priority, plan.expire_s, headers, plan.keep_s
+            )
+            found.append(records.TURN(number, next_ns, message.offset, records.message_check(message), every))
+        if found:
+            log.append(*found)
+        if rows:
+            if core.durable:
+                log.force()
+            writer.append_encoded(data, len(span))
+            for row in rows:
+                table.proven(row[0])
+            if core.durable:
+                writer.sync()
 
     def prove(self) -> None:
         """Compare the last items with the journal; take back the turns whose item was never written."""
