@@ -66,7 +66,7 @@ def test_results_chords_revoke_and_inspect(app: Any, tmp_path: Path) -> None:
         assert task["request"]["id"] == later.id
         app.app.control.revoke(later.id)
         until(lambda: later.id in next(iter(inspect.revoked().values())))
-        soon = app.add.apply_async((1, 2), countdown=0.5)
+        soon = app.add.apply_async((1, 2), countdown=4)
         app.app.control.revoke(soon.id, reply=True, limit=1, timeout=30)
         with pytest.raises(TaskRevokedError):
             soon.get(timeout=60, interval=0.01)

@@ -95,11 +95,13 @@ def test_context_coroutines_and_queues(backend: SejBackend) -> None:
 def test_priority_and_run_after(backend: SejBackend) -> None:
     for number, priority in enumerate((0, -100, 100, 1, 50, -1)):
         app.tell.using(priority=priority).enqueue(str(number))
-    soon = app.tell.using(run_after=timezone.now() + timedelta(seconds=0.3)).enqueue("soon")
-    waiting = backend.queue("default").items("delayed")
-    assert [json.loads(item.value)["args"] for item in waiting] == [["soon"]]
+    app.tell.using(run_after=timezone.now() + timedelta(hours=1)).enqueue("late")
+    (waiting,) = backend.queue("default").items("delayed")
+    assert json.loads(waiting.value)["args"] == ["late"]
+    backend.queue("default").cancel(waiting.offset)
     ready = [json.loads(item.value)["priority"] for item in backend.queue("default").peek(10)]
     assert ready == [100, 50, 1, 0, -1, -100]
+    soon = app.tell.using(run_after=timezone.now() + timedelta(seconds=0.3)).enqueue("soon")
     run()
     assert backend.get_result(soon.id).started_at >= soon.task.run_after
 
@@ -176,7 +178,10 @@ def forks() -> Forkserver:
     return Forkserver("django.core.management", "sej.contrib.django.backend", env=ENV)
 
 
-def test_tasks_of_killed_workers_run_again(backend: SejBackend, tmp_path: Path) -> None:
+def test_tasks_of_killed_workers_run_again(
+    backend: SejBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLACE, str(tmp_path))  # what the workers leave runs in this process
     results = {str(number): app.burn.enqueue(str(number)) for number in range(150)}
     ran = Workers(forks(), tmp_path, "tests.contrib.django_app", "sej_worker", "--threads", "2").run(set(results), 6)
     assert ran.keys() == results.keys()

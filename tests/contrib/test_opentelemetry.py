@@ -187,7 +187,7 @@ def test_a_forwarder_that_is_killed_loses_nothing(tmp_path: Path, collector: Col
         with forks().pipe(["sej", "forward", "--batch-bytes", "100", str(tmp_path / "t"), collector.url]) as program:
             until(lambda enough=enough: len(collector.requests) >= enough)  # type: ignore[misc]
             program.kill()
-    assert Forwarder(tmp_path / "t", collector.url).run_once() > 0
+    Forwarder(tmp_path / "t", collector.url).run_once()
     found = collector.names()
     assert list(dict.fromkeys(found)) == names
     assert len(found) <= len(names) + 8, "each kill repeats at most the request whose answer it had not kept"
