@@ -44,7 +44,7 @@ def _kept(name: str) -> Any:
     return call
 
 
-class SejStorage(BaseStorage):  # type: ignore[misc]
+class SejStorage(BaseStorage):
     """A storage of huey in a directory: ``NAME/`` and ``NAME-schedule/`` are journals, ``huey.db`` is a database."""
 
     blocking = True
@@ -170,7 +170,7 @@ class SejStorage(BaseStorage):  # type: ignore[misc]
     flush_results = _kept("flush_results")
 
 
-class SejHuey(Huey):  # type: ignore[misc]
+class SejHuey(Huey):
     """huey with a :class:`SejStorage`, which ends each task when it has run.
 
     A task that was interrupted by the end of the consumer runs again. One that huey cannot read becomes a dead letter.

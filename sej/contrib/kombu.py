@@ -105,7 +105,7 @@ class _Bindings:
         self._writer.close()
 
 
-class _QoS(virtual.QoS):  # type: ignore[misc]
+class _QoS(virtual.QoS):
     """Ends the items of messages."""
 
     def ack(self, delivery_tag: str) -> None:
@@ -117,7 +117,7 @@ class _QoS(virtual.QoS):  # type: ignore[misc]
         super().ack(delivery_tag)
 
 
-class Channel(virtual.Channel):  # type: ignore[misc]
+class Channel(virtual.Channel):
     """A channel. Its messages are items that this process holds, by their delivery tags."""
 
     QoS = _QoS
@@ -221,7 +221,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self.connection.bindings.change(exchange, (routing_key, pattern, queue), bound=True)
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]
+class Transport(virtual.Transport):
     """The transport. ``broker_transport_options`` may have ``queue``, options of :func:`sej.open_queue`.
 
     There are four priorities, as with Redis: 0, 1 to 3, 4 to 6, and 7 to 9. The highest is delivered first, as with

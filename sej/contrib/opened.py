@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sej.checks import PATH, require
 from sej.errors import ClosedError
@@ -15,7 +15,12 @@ from sej.queue.interface.queue import WorkQueue
 from sej.queue.journal_queue import JournalQueue
 from sej.system.paths import absolute_path
 
-_Resource = TypeVar("_Resource")
+
+class _Closes(Protocol):
+    def close(self) -> object: ...
+
+
+_Resource = TypeVar("_Resource", bound=_Closes)
 _SEGMENT_BYTES: Final = 16 << 20
 PREFETCHED: Final = 1000
 """The default of ``max_attempts`` for libraries whose workers take messages before they have a task for them: a message
@@ -55,7 +60,7 @@ class PerProcess(Generic[_Resource]):
                 found, self._found = self._found, {}
             for each in found.values():
                 with suppress(ClosedError):
-                    each.close()  # type: ignore[attr-defined]
+                    each.close()
 
 
 def open_at(path: str, **options: Any) -> WorkQueue:

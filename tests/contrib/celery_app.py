@@ -5,11 +5,11 @@ from typing import Any
 
 from celery import Celery
 
-import sej.contrib.kombu  # noqa: F401
+from sej.contrib.kombu import Transport
 from tests.contrib.killing import PLACE, work
 
 PATH = os.environ.get(PLACE, "/nonexistent")
-app: Any = Celery("shop", broker=f"sej://{PATH}/broker", backend=f"file://{PATH}/results")
+app: Any = Celery("shop", broker=f"{Transport.driver_type}://{PATH}/broker", backend=f"file://{PATH}/results")
 app.conf.update(
     task_acks_late=True,
     task_reject_on_worker_lost=True,
@@ -19,11 +19,11 @@ app.conf.update(
 )
 
 
-@app.task(ignore_result=True, shared=False)  # type: ignore[untyped-decorator]
+@app.task(ignore_result=True, shared=False)
 def send(name: str) -> None:
     work(name)
 
 
-@app.task(shared=False)  # type: ignore[untyped-decorator]
+@app.task(shared=False)
 def add(*numbers: Any) -> Any:
     return sum(sum(number) if isinstance(number, list) else number for number in numbers)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.crash.harness import ROOT
@@ -49,14 +50,20 @@ class Workers:
         try:
             for _ in range(kills):
                 enough = min(marks(self._place).total() + dice.randrange(1, 8), len(wanted))
-                until(lambda enough=enough: marks(self._place).total() >= enough)  # type: ignore[misc]
+                until(partial(self._has, enough))
                 _kill(self._running.pop(dice.randrange(len(self._running))))
                 self._running.append(self._start())
-            while (before := marks(self._place).keys()) < wanted:
-                until(lambda before=before: marks(self._place).keys() > before)  # type: ignore[misc]
+            while (count := len(marks(self._place))) < len(wanted):
+                until(partial(self._has_other, count))
         finally:
             self.close()
         return marks(self._place)
+
+    def _has(self, total: int) -> bool:
+        return marks(self._place).total() >= total
+
+    def _has_other(self, count: int) -> bool:
+        return len(marks(self._place)) > count
 
     def close(self) -> None:
         """Kill them."""

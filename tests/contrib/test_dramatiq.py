@@ -42,7 +42,8 @@ def worker(broker: SejBroker, threads: int = 2) -> Iterator[None]:
 
 
 def actor(name: str, function: Callable[..., object], **options: object) -> Any:
-    return dramatiq.actor(function, actor_name=name, queue_name="mail", **options)  # type: ignore[call-overload]
+    decorate: Any = dramatiq.actor
+    return decorate(function, actor_name=name, queue_name="mail", **options)
 
 
 def test_messages_are_sent_delayed_and_retried(broker: SejBroker) -> None:

@@ -30,7 +30,7 @@ BaseTestCase: Any = import_module("huey.tests.base").BaseTestCase
 StorageTests: Any = import_module("huey.tests.test_storage").StorageTests
 
 
-class Stored(BaseTestCase):  # type: ignore[misc]
+class Stored(BaseTestCase):
     def get_huey(self) -> SejHuey:
         self.folder = tempfile.TemporaryDirectory()
         return SejHuey(utc=False, directory=self.folder.name)
@@ -41,7 +41,7 @@ class Stored(BaseTestCase):  # type: ignore[misc]
         self.folder.cleanup()
 
 
-class TestStorage(StorageTests, Stored):  # type: ignore[misc]
+class TestStorage(StorageTests, Stored):
     """Of huey 3."""
 
     supports_ttl = False

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,9 @@ class Collector:
                 scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
                 found += [span.name for scope in scopes for span in scope.spans]
         return found
+
+    def has(self, count: int) -> bool:
+        return len(self.requests) >= count
 
     def close(self) -> None:
         self._server.shutdown()
@@ -185,7 +188,7 @@ def test_a_forwarder_that_is_killed_loses_nothing(tmp_path: Path, collector: Col
     for _ in range(8):
         enough = min(len(collector.requests) + dice.randrange(1, 10), 290)
         with forks().pipe(["sej", "forward", "--batch-bytes", "100", str(tmp_path / "t"), collector.url]) as program:
-            until(lambda enough=enough: len(collector.requests) >= enough)  # type: ignore[misc]
+            until(partial(collector.has, enough))
             program.kill()
     Forwarder(tmp_path / "t", collector.url).run_once()
     found = collector.names()

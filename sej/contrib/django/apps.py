@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 
 
-class SejConfig(AppConfig):  # type: ignore[misc]
+class SejConfig(AppConfig):
     """Its label is ``sej``."""
 
     name = "sej.contrib.django"

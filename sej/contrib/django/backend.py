@@ -55,7 +55,7 @@ _TRACEBACK: Final = MAX_RESULT_BYTES // 4
 """The most characters of a traceback that are kept: of its end, and in JSON each may take several bytes."""
 
 
-class SejBackend(BaseTaskBackend):  # type: ignore[misc]
+class SejBackend(BaseTaskBackend):
     """Keeps tasks in work queues.
 
     A work queue has seven priorities: 0, and three above it, from 1 to 33, 34 to 66 and 67 to 100, and three below it.

@@ -17,7 +17,7 @@ import sej
 from sej.contrib.django.backend import SejBackend
 
 
-class Command(BaseCommand):  # type: ignore[misc]
+class Command(BaseCommand):
     """The command."""
 
     help = "Run tasks of queues, until SIGTERM or an interrupt."
