@@ -180,6 +180,19 @@ def test_new_messages_are_shown(tmp_path: Path, opened: Opener) -> None:
         expect(page.locator("#facts .chart")).to_be_visible()
 
 
+def test_a_page_of_many_journals_asks_less_often(
+    tmp_path: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a look at this one journal took as much CPU time as at a million."""
+    monkeypatch.setattr("hub.page.sampler._LOOKS", 1e-9)
+    monkeypatch.setattr("hub.page.sampler._LONGEST_S", 3.0)
+    filled(tmp_path / "orders", 3)
+    with PageServer([tmp_path / "orders"], port=0) as server:
+        page = opened(server.url)
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#connection")).to_have_text("live, every 3 s")
+
+
 def test_a_message_is_never_a_script(tmp_path: Path, opened: Opener) -> None:
     path = tmp_path / "orders"
     evil = b"<script>alert(1)</script><img src=x onerror=alert(2)>'\">"

@@ -211,6 +211,21 @@ def test_a_path_that_was_not_given_is_not_found(client: Client) -> None:
             assert client.get(f"/journal{page}?path={quote(path)}").status == 404, (page, path)
 
 
+def test_a_link_that_comes_later_is_noticed(root: Path, tmp_path: Path) -> None:
+    sampler = Sampler([root])
+    path = str(root / "logs")
+    assert sampler.round.samples[path].error is None
+    sampler.interval_s = 0
+    assert sampler.round.samples[path].error is None
+    os.rename(root / "logs" / "ofs", tmp_path / "away")
+    (root / "logs" / "ofs").symlink_to(tmp_path / "away")
+    sampler.interval_s = 0
+    assert "symbolic link leads out" in str(sampler.round.samples[path].error)
+    (root / "logs" / "ofs").unlink()
+    sampler.interval_s = 0
+    assert sampler.round.samples[path].error is None
+
+
 @pytest.mark.parametrize("linked", ["", "jnl", "jnl/0000000000000000.jnl", "ofs"])
 def test_a_link_out_of_the_paths_is_not_followed(root: Path, tmp_path: Path, linked: str) -> None:
     private, link = tmp_path / "private", root / "link"
