@@ -26,7 +26,7 @@ PREFETCHED: Final = 1000
 """The default of ``max_attempts`` for libraries whose workers take messages before they have a task for them: a message
 that was never begun loses an attempt with each worker that is killed."""
 READER = "worker"
-"""The name of each queue in its journal: ``sej queue show DIRECTORY/QUEUE`` finds it by itself."""
+"""The name of each queue in its journal: ``sej queue ls DIRECTORY/QUEUE`` finds it by itself."""
 
 
 class PerProcess(Generic[_Resource]):
