@@ -92,17 +92,19 @@ def _readers_lock(directory: Directory, *, wait: bool) -> AbstractContextManager
     disk, path = directory.disk, directory.at("ofs", ".lock")
     disk.mkdir(directory.at("ofs"))
     if disk.status(path) is None and (identity := open_existing(disk, directory.at("id"), "read")) is not None:
-        held = _locked(identity, wait=wait)
-        if held is None:
-            return None
+        full = False
         try:
+            if not identity.lock(wait=wait):
+                return None
             disk.open(path, "append").close()
         except OSError as error:
-            if is_full(error):
-                return held
-            identity.close()
-            raise
-        identity.close()
+            full = is_full(error)
+            if not full:
+                raise
+            return identity.closing()
+        finally:
+            if not full:
+                identity.close()
     return _locked(disk.open(path, "append"), wait=wait)
 
 
