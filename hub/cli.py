@@ -269,7 +269,7 @@ def follow_(
 
     Example: sej hub follow --reader report hub.example.com:7890 EWR flights
     """
-    from hub.wire.named import batches
+    from hub.wire.named_readers import batches
 
     if reader is not None and place is not None:
         raise click.UsageError("--reader keeps the offset on the hub, and --place in a file: give one of them")

@@ -37,8 +37,8 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name
+from sej.journal.disk_compare import sync_up_to
 from sej.journal.identity import Incarnation, journal_id
-from sej.journal.medium import sync_up_to
 from sej.journal.segment import CHUNK_BYTES
 from sej.journal.tail import Tail
 from sej.journal.view import Journal

@@ -51,7 +51,7 @@ from sej.errors import (
 )
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.medium import sync_up_to
+from sej.journal.disk_compare import sync_up_to
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message

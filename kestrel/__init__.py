@@ -6,8 +6,8 @@ order in which they are best read::
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
     backend, commands                    the queues as work queues; sej kestrel
     tail                                 an open queue, and the end of its newest file: append, sync, what is on disk
-    files, pinned                        names, queues, locks and kept bytes; files that another program may change
-    limits, hot, errors                  limits of a queue and its clock, the compiled part, the errors
+    files, snapshot_files                names, queues, locks and kept bytes; files that another program may change
+    limits, fast, errors                  limits of a queue and its clock, the compiled part, the errors
     transfer                             what moving to a SEJ journal and back has in common
 """
 

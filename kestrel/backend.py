@@ -26,7 +26,7 @@ from kestrel.v2.format import MAX_TIME_MS
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown
 from sej.durations import Seconds
-from sej.queue.interface.held import HeldItem, HoldingQueue
+from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import PutOptions, Stats
 from sej.system.paths import absolute_path

@@ -5,7 +5,7 @@ policy, the record of the bytes on disk, and the open file. Promises:
 
 - Every append is one write(2) at the end of the file. A killed process loses none that returned.
 - The lock is checked every 100 ms while the queue is in use, and before files are replaced.
-- After a failed write or sync every call raises :class:`FailedError`; see :class:`~kestrel.hot.reference.Fuse`.
+- After a failed write or sync every call raises :class:`FailedError`; see :class:`~kestrel.fast.reference.Fuse`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from kestrel.errors import KestrelError
+from kestrel.fast import Appender, Entry, Fuse, Signal
 from kestrel.files import durable_path, join, take_lock
-from kestrel.hot import Appender, Entry, Fuse, Signal
 from sej.checks import a, refuse_pickling
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError

@@ -30,8 +30,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from sej.errors import CorruptionError, InvalidNameError, SejError
 from sej.journal.directory import Directory, check_name
+from sej.journal.offset_check import kept_offsets
 from sej.journal.retention import Retention, clean
-from sej.journal.twin import kept_offsets
 from sej.journal.view import Journal
 from sej.system.disk import OS
 from sej.system.locks import Lock

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from sej.checks import POSITIVE_SECONDS, SECONDS, optional, options_of, reason_of, refuse_unknown, require
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
-from sej.queue.interface.held import HeldItem, HoldingQueue
+from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, Item, WorkQueue, require_known
 from sej.queue.interface.values import Backoff, PutOptions, Stats
 from sej.system.disk import OS

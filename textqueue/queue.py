@@ -26,8 +26,8 @@ from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
 from textqueue.editing.archive import archive, check_target
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
-from textqueue.editing.source import Source
 from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus

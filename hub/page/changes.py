@@ -19,10 +19,10 @@ from hub.page.views import Context, MissingError, PageFunction, View, address, n
 from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
-from sej.journal.twin import check_reader
+from sej.journal.offset_check import check_reader
 from sej.journal.view import Journal
 from sej.queue.interface.queue import open_queue
-from sej.queue.look import QueueLook
+from sej.queue.listing import QueueLook
 from sej.system.disk import OS
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from sej.errors import SejError
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.queue.interface.values import QueuedItem
-from sej.queue.look import QueueLook
+from sej.queue.listing import QueueLook
 from sej.reading.scanner import Scanner
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.queue import TextQueue

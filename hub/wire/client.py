@@ -498,7 +498,7 @@ class Client:
     # --- internals
 
     def hold(self, request: pb.HoldRequest) -> list[Kept]:
-        """Take a reader, or renew its lease; see :class:`hub.wire.named.HeldReaders`."""
+        """Take a reader, or renew its lease; see :class:`hub.wire.named_readers.HeldReaders`."""
         original = "keeps no offsets for readers; keep the offset yourself"
         answer = self.call("Hold", request, pb.HoldResponse, timeout_s=_HOLD_S, original=original)
         return [Kept(place.Offset, place.Kept) for place in answer.Places]

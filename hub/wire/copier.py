@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
-from hub.wire.feed import Feed, Hub, Progress, Run
+from hub.wire.directory_copier import Feed, Hub, Progress, Run
 from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds

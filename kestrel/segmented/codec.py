@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
-from kestrel.hot import Table
+from kestrel.fast import Table
 from kestrel.segmented.format import (
     COMMANDS,
     DATA_COMMANDS,

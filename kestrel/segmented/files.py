@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, join, open_file, stamp_of
-from kestrel.pinned import Pinned
 from kestrel.segmented.codec import (
     PUTS,
     Item,
@@ -31,6 +30,7 @@ from kestrel.segmented.codec import (
     whole_size,
 )
 from kestrel.segmented.format import END_BYTE, PUT, READ_DONE, READ_HEAD
+from kestrel.snapshot_files import Pinned
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File

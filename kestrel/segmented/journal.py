@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from kestrel.fast import Log, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
-from kestrel.hot import Log, tick_ns
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Reading, log_path, reader_path

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
+from kestrel.fast import Following, Puts, Signal
 from kestrel.files import check_name, check_numbers, files_of, join, keep_tail, open_file, opening
-from kestrel.hot import Following, Puts, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks

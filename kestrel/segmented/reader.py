@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
+from kestrel.fast import Following, tick_ns
 from kestrel.files import MAGIC_SIZE, open_file
-from kestrel.hot import Following, tick_ns
 from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.journal import BookmarkFile, Journal

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import check_place
-from kestrel.pinned import Pinned
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
@@ -26,6 +25,7 @@ from kestrel.segmented.files import (
     scan,
     settle,
 )
+from kestrel.snapshot_files import Pinned
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
@@ -47,7 +47,7 @@ class Snapshot(Pinned):
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
-        """Open all files and read them once; as :class:`~kestrel.pinned.Pinned`."""
+        """Open all files and read them once; as :class:`~kestrel.snapshot_files.Pinned`."""
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}
         self.unreadable: list[str] = []
@@ -104,7 +104,7 @@ class Snapshot(Pinned):
         return [one for one in super().written() if one[0] in names]
 
     def check(self) -> None:
-        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.pinned.Pinned.check`."""
+        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.snapshot_files.Pinned.check`."""
         super().check()
         for _, end, file in self._readings:
             known = any((file.path, end) == (one.path, one.position) for one in self.damage)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
+from kestrel.fast import Entry, WriterEnd
 from kestrel.files import MAGIC_SIZE, WRITER_MAGIC, cut, join, keep_tail
-from kestrel.hot import Entry, WriterEnd
 from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
 from kestrel.segmented.format import PUT_EXPIRING_HEAD
 from kestrel.tail import BaseQueue, Sync, Tail

@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
-from kestrel.hot import Rows
+from kestrel.fast import Rows
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import (
     ADD_XID,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from kestrel.errors import DamageError
-from kestrel.hot import Table
+from kestrel.fast import Table
 from kestrel.v2.format import (
     ADD,
     ADDX,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from kestrel.errors import Damage, FullError, TooLargeError
+from kestrel.fast import Calls, Signal
 from kestrel.files import check_name, check_numbers, join, opening
-from kestrel.hot import Calls, Signal
 from kestrel.limits import Limits, wall_clock_ms
 from kestrel.tail import BaseQueue, Sync, check_sync
 from kestrel.v2.codec import addx, continue_

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
+from kestrel.fast import Entry, Fuse
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, files_of, join, open_file
-from kestrel.hot import Entry, Fuse
-from kestrel.pinned import Pinned
+from kestrel.snapshot_files import Pinned
 from kestrel.tail import BaseQueue, Sync, Tail
 from kestrel.v2.codec import whole_size
 from kestrel.v2.journal import Listing, list_parts
@@ -277,7 +277,7 @@ class Snapshot(Pinned):
     """
 
     def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
-        """Open the files; as :class:`~kestrel.pinned.Pinned`."""
+        """Open the files; as :class:`~kestrel.snapshot_files.Pinned`."""
         super().__init__(directory, name, disk=disk, exclude=exclude)
         parts = list_parts(self.sizes, name).parts
         self.pieces = [Piece(part.path, None, self.sizes[part.path]) for part in parts]

@@ -202,7 +202,7 @@ class RemoteProgress:
 
     def __init__(self, remote: Remote, reader: str) -> None:
         """Set the reader; nothing is taken yet."""
-        from hub.wire.named import HeldReaders
+        from hub.wire.named_readers import HeldReaders
 
         self._remote = remote
         self._line = Line(remote._replace(retry_s=0.0))  # a renewal in an outage must not hold up the end of a stream
@@ -213,7 +213,7 @@ class RemoteProgress:
         """Take the reader in journals; waits if another program has it, because a program that died has a lease.
 
         Args:
-            starts: by name; see :meth:`hub.wire.named.HeldReaders.take`.
+            starts: by name; see :meth:`hub.wire.named_readers.HeldReaders.take`.
             reset: as there.
 
         Raises:

@@ -29,7 +29,7 @@ from sej.queue.interface.values import STATES, QueuedItem
 from sej.system.disk import OS
 
 if TYPE_CHECKING:
-    from sej.queue.look import QueueLook
+    from sej.queue.listing import QueueLook
 
 
 class Place(NamedTuple):
@@ -107,7 +107,7 @@ OFFSET: Final = click.argument("offset", type=IntRange(min=0))
 def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
     """Open a queue for reading only, if its backend can."""
     if place.backend == "journal":
-        from sej.queue.look import QueueLook
+        from sej.queue.listing import QueueLook
 
         place.require()
         yield QueueLook(place.path, place.name)

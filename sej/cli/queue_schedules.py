@@ -35,7 +35,7 @@ def list_(place: Place, json: bool) -> None:
     Example: sej queue schedule list mails
     """
     place.require()
-    from sej.queue.look import QueueLook  # here, because `sej --help` loads this module too
+    from sej.queue.listing import QueueLook  # here, because `sej --help` loads this module too
 
     for each in QueueLook(place.path, place.name).schedules():
         times = each.cron or f"every {each.every_s:g}s"

@@ -6,8 +6,8 @@ The modules, in the order in which they are best read::
     segment, cursor                      messages of one segment, and over all segments
     index                                positions, times and checksums of blocks
     view, tail, arrival                  sej.Journal; its end while it grows; waiting until it exists
-    recovery, medium                     sound, torn or corrupt; what is on the medium
+    recovery, disk_compare               sound, torn or corrupt; what is on the medium
     verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
-    twin                                 where readers are, and the checksums of their offsets
+    offset_check                         where readers are, and the checksums of their offsets
     reader_limits, retention             which readers hold segments; remove old ones
 """

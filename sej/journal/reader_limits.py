@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from sej.errors import BadOffsetFileError, CorruptionError, SejError
 from sej.journal.directory import Directory, Segment, containing
-from sej.journal.twin import read_kept
+from sej.journal.offset_check import read_kept
 from sej.system.disk import Status
 from sej.system.sealed import SealedFile, whole
 

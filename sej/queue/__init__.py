@@ -8,7 +8,7 @@ The modules and subpackages, in the order in which they are best read. Each impo
     put                                an item is a message, and a record if it has options
     item                               an item is a message and its lease; done, retry, fail, extend
     core                               one open queue: its files, its locks, and calls under them
-    look                               lists items without a lock
+    listing                            lists items without a lock
     dead_letters                       items that were given up, and redrive
     log                                the state log: its bytes, its state, its file and locks
     work, adapter                      worker loops; the interfaces of queue.Queue and asyncio

@@ -46,8 +46,8 @@ from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, Work
 from sej.queue.interface.schedules import Plan, Schedule
 from sej.queue.interface.values import Backoff, Limit, PutOptions, QueuedItem, Stats
 from sej.queue.item import JournalItem, end_all
+from sej.queue.listing import QueueLook, counted
 from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
-from sej.queue.look import QueueLook, counted
 from sej.queue.put import Putter
 from sej.queue.schedules import Scheduler
 from sej.queue.take import PROBE_NS, Flow, Taker, kinds_of, parse_rate, require_limit, require_rate

@@ -3,7 +3,8 @@
 ``ofs/NAME.ofs`` holds 8 bytes, big endian: the next offset to read (source: the SEJ document, "Offset"). It is replaced
 by temporary file, sync and rename, so it is always old or new. Zero bytes: the reader never committed, and its default
 applies; one to seven bytes are an error. ``ofs/NAME.lck`` lets one process at a time be the reader of that name.
-``ofs/NAME.check`` is a checksummed twin (:mod:`sej.journal.twin`), so that a changed byte is noticed. It also has the
+``ofs/NAME.check`` is a checksummed twin (:mod:`sej.journal.offset_check`), so that a changed byte is noticed. It also
+has the
 time of the last message of the journal when the reader last had read all. If that message is another one when the
 reader is opened, the journal lost messages, and others have their offsets now.
 
@@ -31,10 +32,8 @@ from sej.errors import (
 )
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
-from sej.journal.medium import sync_up_to
-from sej.journal.retention import readers_lock
-from sej.journal.tail import Tail
-from sej.journal.twin import (
+from sej.journal.disk_compare import sync_up_to
+from sej.journal.offset_check import (
     After,
     check_reader,
     drop_twin,
@@ -44,6 +43,8 @@ from sej.journal.twin import (
     read_kept,
     read_place,
 )
+from sej.journal.retention import readers_lock
+from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
+from sej.journal.disk_compare import durable_position
 from sej.journal.identity import ID_SIZE, journal_id
 from sej.journal.index import IndexFile
-from sej.journal.medium import durable_position
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, network_file_system

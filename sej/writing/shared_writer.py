@@ -1,6 +1,7 @@
 """A writer that many processes use concurrently: each holds the journal's lock for one append or one batch.
 
-At the start of each turn, :class:`sej.writing.end.End` finds out what the other writers did since the last one. A turn
+At the start of each turn, :class:`sej.writing.appender.End` finds out what the other writers did since the last one. A
+turn
 holds two locks: the mutex, against other threads, and the journal's lock, against other processes. Both are free when a
 turn is over, whatever ended it.
 
@@ -22,7 +23,7 @@ from sej.journal.retention import Retention
 from sej.journal.writer_lock import TurnLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
-from sej.writing.end import End
+from sej.writing.appender import End
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
 from sej.writing.writer import check_options

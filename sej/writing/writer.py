@@ -1,4 +1,4 @@
-"""The writer: the public interface of a :class:`~sej.writing.end.End`, which does the work.
+"""The writer: the public interface of a :class:`~sej.writing.appender.End`, which does the work.
 
 It checks arguments and waits for durability. If it need not wait, its ``append`` is a method of the codec, so that
 no Python code runs between the caller and the codec.
@@ -31,7 +31,7 @@ from sej.journal.directory import Directory
 from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
-from sej.writing.end import Durability, End
+from sej.writing.appender import Durability, End
 from sej.writing.opening import prepare
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.writing.target import Target
 from sej.journal.directory import Directory
-from sej.journal.twin import _look, _slots, _write, twin_path
+from sej.journal.offset_check import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk
 from shard.committing import Job, commit, finish_dead_jobs
 from shard.staging import Owner, Stage

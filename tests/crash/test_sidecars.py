@@ -17,7 +17,7 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
-from sej.journal.twin import read_kept
+from sej.journal.offset_check import read_kept
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS
 from sej.system.sealed import SealedFile

@@ -34,7 +34,11 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_only_format_modules_know_struct() -> None:
-    own = {"sej/journal/index.py", "sej/journal/twin.py", "sej/system/durable.py"}  # the only readers of their files
+    own = {
+        "sej/journal/index.py",
+        "sej/journal/offset_check.py",
+        "sej/system/durable.py",
+    }  # the only readers of their files
     elsewhere = [
         str(path.relative_to(ROOT))
         for path in sources()

@@ -16,7 +16,7 @@ from hub.readers import Kept, Place, Readers
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Reader, Tokens, make_token
 from hub.wire import hub_pb2 as pb
-from hub.wire.named import HeldReaders
+from hub.wire.named_readers import HeldReaders
 from tests.cli.inside import inside
 from tests.hub.support import connected, fill, serving, until
 from tests.sej.hooks import Script, Worker, script

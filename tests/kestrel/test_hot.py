@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
-from kestrel.hot import Fuse, Log
+from kestrel.fast import Fuse, Log
 from kestrel.segmented.codec import Item
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
@@ -24,7 +24,7 @@ from tests.crash.disk import CrashDisk
 HISTORY = """
 import hashlib, pathlib, random, sys, tempfile
 import kestrel
-from kestrel import hot, segmented
+from kestrel import fast, segmented
 
 dice = random.Random(int(sys.argv[1]))
 now = [1_475_195_912_693]
@@ -105,7 +105,7 @@ for history in (kestrel_2, libkestrel):
             if path.is_file() and "~~" not in path.name:
                 results.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))
         results = [str(result).replace(directory, "") for result in results]
-print(hot.Fuse.__module__)
+print(fast.Fuse.__module__)
 print(*results, sep="\\n")
 """
 
@@ -120,8 +120,8 @@ def told(codec: str, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_twins_write_and_return_the_same(seed: int) -> None:
     compiled, reference = told("c", seed), told("python", seed)
-    assert compiled[0] == "kestrel.hot._hot_c"
-    assert reference[0] == "kestrel.hot.reference"
+    assert compiled[0] == "kestrel.fast._hot_c"
+    assert reference[0] == "kestrel.fast.reference"
     assert len(compiled) > 300
     assert compiled[1:] == reference[1:]
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-import kestrel.hot
+import kestrel.fast
 from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
 from tests.kestrel.support import OPENERS, values
 
-COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
+COMPILED = kestrel.fast.Fuse.__module__ != "kestrel.fast.reference"
 """Whether the calls for each item are compiled, and so have no lines. ``make test`` runs these tests on both twins."""
 PACKAGE = os.path.dirname(kestrel.__file__) + os.sep
 Waiting = list[bytes]

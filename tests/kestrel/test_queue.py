@@ -24,7 +24,7 @@ from tests.crash.disk import CrashDisk
 from tests.kestrel.support import OPENERS, START, values, waiting
 from tests.ticks import Clock
 
-COMPILED = kestrel.hot.Fuse.__module__ != "kestrel.hot.reference"
+COMPILED = kestrel.fast.Fuse.__module__ != "kestrel.fast.reference"
 """Whether the calls for each item have a short way."""
 
 

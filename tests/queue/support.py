@@ -9,7 +9,7 @@ from typing import Any
 
 import sej
 from sej.journal.directory import Directory
-from sej.journal.twin import keep_offset
+from sej.journal.offset_check import keep_offset
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import OS, Disk
 

@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.look import QueueLook
+from sej.queue.listing import QueueLook
 from sej.queue.take import parse_rate
 from tests.queue.support import FakeClock, kill, move, opened, taken
 from tests.sej.hooks import until

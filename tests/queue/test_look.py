@@ -15,7 +15,7 @@ import pytest
 import sej
 from sej.queue.dead_letters import redrive_reader
 from sej.queue.journal_queue import JournalQueue
-from sej.queue.look import QueueLook
+from sej.queue.listing import QueueLook
 from sej.system.disk import OS, File, Mode
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.queue.support import NS, FakeClock, kill, move, opened, take

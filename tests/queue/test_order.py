@@ -8,8 +8,8 @@ import pytest
 import sej
 from sej.queue import keyed_take
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.listing import QueueLook
 from sej.queue.log.format import KEY, PARK, RECORD_SIZE, read_fields
-from sej.queue.look import QueueLook
 from tests.crash.disk import CrashDisk
 from tests.queue.support import FakeClock, kill, move, opened, take, taken, taken_after_waiting
 from tests.queue.test_dedupe import DiedError, dies_before_the_message

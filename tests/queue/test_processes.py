@@ -14,7 +14,7 @@ import pytest
 
 import sej
 from sej.queue.interface.queue import open_queue
-from sej.queue.look import QueueLook
+from sej.queue.listing import QueueLook
 from sej.writing.shared_writer import SharedDurability
 from tests.crash.harness import fork
 from tests.sej.interrupts import locked_below

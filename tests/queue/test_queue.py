@@ -19,8 +19,8 @@ import pytest
 import sej
 from sej.cli.offsets import move_reader
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.listing import QueueLook
 from sej.queue.log.format import RECORD_SIZE
-from sej.queue.look import QueueLook
 from sej.system.disk import OS
 from sej.system.locks import Lock
 from tests.crash.disk import FaultyDisk

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
 import sej
+from sej.queue.listing import QueueLook
 from sej.queue.log import file as queue_log
 from sej.queue.log import format as made
 from sej.queue.log import state as queue_state
 from sej.queue.log.format import CHECK, KINDS, RECORD_BODY, RECORD_SIZE
 from sej.queue.log.state import QueueState
-from sej.queue.look import QueueLook
 from sej.system.checksum import crc32c
 from tests.queue.support import FakeClock, kill, opened
 

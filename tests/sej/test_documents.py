@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej.codec import encode, format
-from sej.journal import index, twin
+from sej.journal import index, offset_check
 from sej.journal.directory import Directory
 from sej.journal.index import Block
 from sej.reading.attempts import Attempts
@@ -55,12 +55,12 @@ def test_the_index_entry_is_as_the_table_says() -> None:
 
 def test_the_twin_is_as_its_docstring_says() -> None:
     """The page shows that."""
-    text = twin.__doc__ or ""
-    assert "automodule:: sej.journal.twin\n" in PAGE
+    text = offset_check.__doc__ or ""
+    assert "automodule:: sej.journal.offset_check\n" in PAGE
     sizes = {"u32": "I", "u64": "Q", "i64": "q"}
     (fields,) = re.findall(r'slot = "SEJTWIN\\0" (.*)', text)
-    assert ">8s" + "".join(sizes[size] for size in re.findall(r"\((\w+)\)", fields)) == twin.SLOT.format
-    assert f"at bytes 0 and {twin.STRIDE}" in text
+    assert ">8s" + "".join(sizes[size] for size in re.findall(r"\((\w+)\)", fields)) == offset_check.SLOT.format
+    assert f"at bytes 0 and {offset_check.STRIDE}" in text
 
 
 def test_the_small_files_have_the_members_of_the_table(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import sej
 from sej.journal.directory import Directory
-from sej.journal.medium import durable_position, kept_position
+from sej.journal.disk_compare import durable_position, kept_position
 from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk

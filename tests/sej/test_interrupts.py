@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both_codecs
 
 @pytest.fixture(params=["chosen", "python"], autouse=True)
 def buffer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.end.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
+    monkeypatch.setattr("sej.writing.appender.Buffer", Buffer if request.param == "chosen" else buffer_reference.Buffer)
 
 
 def then(_: object, act: Callable[[], object]) -> None:

@@ -209,7 +209,7 @@ def test_two_writers_never_append_whatever_becomes_of_the_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sej.journal.writer_lock._DYING_S", 0.0)
-    monkeypatch.setattr("sej.writing.end._LOOK_S", 3600.0)  # one appends before it looks at its lock again
+    monkeypatch.setattr("sej.writing.appender._LOOK_S", 3600.0)  # one appends before it looks at its lock again
     one = sej.Writer(tmp_path)
     one.append(b"a")
     (tmp_path / "jnl.lck").unlink()

@@ -89,7 +89,7 @@ OPERATIONS: dict[str, Callable[[Path, CallsDisk], object]] = {
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time pass, in a year when no directory has changed for long: the clock decides no call."""
     monkeypatch.setattr("sej.journal.cursor.time", SimpleNamespace(time_ns=lambda: 1 << 62, monotonic_ns=lambda: 0))
-    monkeypatch.setattr("sej.writing.end._LOOK_S", 3600.0)
+    monkeypatch.setattr("sej.writing.appender._LOOK_S", 3600.0)
 
 
 @pytest.mark.usefixtures("clock")

@@ -148,12 +148,12 @@ sej.Writer(sys.argv[1]).append_once("producer", 1, [b"promised 0", b"promised 1"
 
 def test_one_that_dies_between_two_segments_is_noticed(tmp_path: Path) -> None:
     code = """
-import os, sys, sej, sej.writing.end
-make = sej.writing.end.start_segment
+import os, sys, sej, sej.writing.appender
+make = sej.writing.appender.start_segment
 def die(*arguments):
     make(*arguments)
     os._exit(9)
-sej.writing.end.start_segment = die
+sej.writing.appender.start_segment = die
 sej.SharedWriter(sys.argv[1], segment_bytes=10).append(b"b")
 """
     with sej.SharedWriter(tmp_path) as survivor:
@@ -319,7 +319,7 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
 
 
 def test_the_directory_of_an_open_writer_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sej.writing.end._LOOK_S", 0.0)
+    monkeypatch.setattr("sej.writing.appender._LOOK_S", 0.0)
     with sej.SharedWriter(tmp_path / "q") as writer:
         writer.append(b"x")
         shutil.rmtree(tmp_path / "q")

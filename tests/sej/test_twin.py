@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej.journal.directory import Directory
-from sej.journal.twin import keep_offset, twin_path
+from sej.journal.offset_check import keep_offset, twin_path
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
 from tests.sej.support import commit, write

@@ -323,7 +323,7 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 @pytest.mark.parametrize("python", [False, True])
 def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if python:
-        monkeypatch.setattr("sej.writing.end.Buffer", buffer_reference.Buffer)
+        monkeypatch.setattr("sej.writing.appender.Buffer", buffer_reference.Buffer)
     last = MAX_OFFSET - 1
     with sej.Writer(tmp_path, first_offset=last - 1) as w:
         with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):

@@ -15,7 +15,7 @@ from sej.journal.cursor import Cursor
 from sej.journal.segment import SegmentReader
 
 WINDOWS: Final = {
-    "sej.writing.end": ["_BUFFER_BYTES", "_BATCH_BYTES", "_INDEX_BYTES", "BLOCK_BYTES"],
+    "sej.writing.appender": ["_BUFFER_BYTES", "_BATCH_BYTES", "_INDEX_BYTES", "BLOCK_BYTES"],
     "sej.writing.exactly_once": ["_CHUNK_MESSAGES", "_CHUNK_BYTES"],
     "sej.journal.cursor": ["_PASSED_AT_ONCE", "BLOCK_BYTES"],
     "sej.journal.index": ["_READ_BYTES", "BLOCK_BYTES"],

@@ -12,7 +12,7 @@ from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, TextQueue
 from textqueue.claims import claim as claiming
-from textqueue.editing import source
+from textqueue.editing import edit_with_retries
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
 
@@ -271,7 +271,7 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
     """An editor empties the file and writes it again, after it has waited for the lease of the edit."""
     path, saves = tmp_path / "jobs.tq", 0
     path.write_bytes(b"-one\n")
-    real = source.put
+    real = edit_with_retries.put
 
     def put_in_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
         nonlocal saves
@@ -289,7 +289,7 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
 
     with TextQueue(path) as q:
         claim = q.take() if edit == "end of a claim" else None
-        monkeypatch.setattr(source, "put", put_in_a_save)
+        monkeypatch.setattr(edit_with_retries, "put", put_in_a_save)
         monkeypatch.setattr(claiming, "put", put_in_a_save)
         if claim is None:
             claim = q.take()
@@ -310,7 +310,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
     path = tmp_path / "jobs.tq"
     monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
     path.write_bytes(lined(b"-one\n-two\n-three\n-four\n"))
-    real, stale = source.put, b""
+    real, stale = edit_with_retries.put, b""
 
     def put_after_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
         nonlocal stale
@@ -330,7 +330,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         two.mark_as_critical_error()
         stale = before
         with monkeypatch.context() as patched:
-            patched.setattr(source, "put", put_after_a_save)
+            patched.setattr(edit_with_retries, "put", put_after_a_save)
             three.mark_as_cleared()
         assert plain(path) == b"=one\n-two\n=three\n-four\n"
         four = q.get_next()

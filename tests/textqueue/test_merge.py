@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sej.system.disk import OS
 from tests.textqueue.claiming import lined, plain
 from textqueue import TextQueue
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import merge, save
-from textqueue.editing.source import Source
 
 OLD = b"-a\n-b\n b2\n-c\n"
 

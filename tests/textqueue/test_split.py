@@ -10,8 +10,8 @@ from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.textqueue.claiming import claim_elsewhere, plain
 from textqueue import TextQueue, check
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.replace import Part
-from textqueue.editing.source import Source
 from textqueue.editing.split import split
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path

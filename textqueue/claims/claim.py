@@ -46,10 +46,10 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import end_file_lease_if_waited_for
+from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source, put
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.source import ClaimLostError, Replaced, Source, put
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus

@@ -33,9 +33,9 @@ from typing import Protocol
 from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place, entry_at
-from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence, value_of

@@ -26,8 +26,8 @@ from sej.system.disk import OS
 from sej.system.locks import process_host, process_start
 from sej.system.paths import absolute_path
 from textqueue.claims.drain import OnceWriter
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
-from textqueue.editing.source import Source
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus

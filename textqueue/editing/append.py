@@ -8,9 +8,9 @@ from typing import Final
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_file_lease
+from textqueue.editing.edit_with_retries import Replaced, Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.source import Replaced, Source
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import digest, essence, render

@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from sej.system.sealed import SealedFile, seal, whole
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.replace import (
     Part,
     log_moved,
@@ -42,7 +43,6 @@ from textqueue.editing.replace import (
     runs,
     write_rest,
 )
-from textqueue.editing.source import Source
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import decode, encode

@@ -16,8 +16,8 @@ from collections import Counter, defaultdict, deque
 from typing import Final, NamedTuple
 
 from sej.system.locks import end_file_lease
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.source import Source
 from textqueue.editing.tq_file import temporary_file
 from textqueue.errors import FileInUseError
 from textqueue.format.generation import generations_in, is_generation, line_for

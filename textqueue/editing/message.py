@@ -11,8 +11,8 @@ from typing import Final, Never
 from urllib.parse import quote_from_bytes
 
 from sej.checks import refuse_type
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Change, Making, Place
-from textqueue.editing.source import Source
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import holder_of, mutex_of

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from sej.system.disk import Disk, File, Status
 from sej.system.paths import around
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.source import Source
 from textqueue.editing.tq_file import copy_rest, shifted, temporary_file
 from textqueue.errors import FileInUseError, InvalidTextError
 from textqueue.format.generation import NUMBER, Generation, is_generation

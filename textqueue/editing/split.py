@@ -27,6 +27,7 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, seal
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.replace import (
@@ -37,7 +38,6 @@ from textqueue.editing.replace import (
     runs,
     write_rest,
 )
-from textqueue.editing.source import Source
 from textqueue.editing.tq_file import temporary_file
 from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of

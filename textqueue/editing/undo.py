@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place
-from textqueue.editing.source import Source
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence

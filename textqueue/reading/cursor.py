@@ -25,9 +25,9 @@ from typing import Final, TypeVar
 
 from sej.system.disk import File, Status
 from sej.system.watch import Watch
-from textqueue.editing.delivered import hash_of, take
+from textqueue.editing.already_delivered import hash_of, take
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
-from textqueue.editing.source import Source
 from textqueue.format.generation import is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
-from textqueue.editing.source import Source
 from textqueue.format.generation import generations_in
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here

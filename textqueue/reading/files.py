@@ -16,7 +16,7 @@ from sej.system.clock import Clock
 from sej.system.disk import Disk
 from sej.system.paths import absolute_name, absolute_path
 from textqueue.claims.claim import Claimer
-from textqueue.editing.source import Source
+from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.tq_file import Conflict, OnRevert
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor

@@ -27,10 +27,10 @@ from sej.errors import CorruptionError, SejError
 from sej.imports import ADVICE as PACKAGE_ADVICE
 from sej.imports import PACKAGES, foreign
 from sej.journal.directory import Directory
+from sej.journal.disk_compare import kept_position
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
-from sej.journal.medium import kept_position
 from sej.journal.reader_limits import at_risk
 from sej.journal.tail import Tail
 from sej.journal.verify import Problem

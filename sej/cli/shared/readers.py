@@ -73,7 +73,7 @@ def queues_of(path: str) -> list[Queued]:
     names = sorted(Directory(path, OS).queue_names())
     if not names:
         return []
-    from sej.queue.look import QueueLook
+    from sej.queue.listing import QueueLook
 
     found = []
     for name in names:

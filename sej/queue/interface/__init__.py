@@ -5,5 +5,5 @@ The modules, in the order in which they are best read::
     queue                              WorkQueue and Item: the methods of a queue and of its items; open_queue
     values                             values as bytes, headers, counts, options of a put, items as they are listed
     schedules                          what is put at which times
-    held                               queues that keep the items in progress in memory
+    in_memory_leases                   queues that keep the items in progress in memory
 """

@@ -69,10 +69,10 @@ from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejError, WriterFailedError
 from sej.journal.directory import Directory, check_name
+from sej.journal.disk_compare import kept_position
 from sej.journal.gaps import Gap, record_gap
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
-from sej.journal.medium import kept_position
 from sej.journal.recovery import Recovery
 from sej.journal.writer_lock import TurnLock, WriterLock
 from sej.message import BytesLike

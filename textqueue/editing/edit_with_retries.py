@@ -14,7 +14,7 @@ from typing import Final
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
-from textqueue.editing.delivered import Delivered
+from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Ahead, Making, Place, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, QueueFile

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sej.imports import twin as _twin_of
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from kestrel.hot.reference import (
+    from kestrel.fast.reference import (
         Appender,
         Calls,
         Entry,
@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # type checkers see the reference
         tick_ns,
     )
 else:
-    _twin = _twin_of("kestrel.hot._hot_c", "kestrel.hot.reference")
+    _twin = _twin_of("kestrel.fast._hot_c", "kestrel.fast.reference")
     _names = "Appender Calls Entry Following Fuse Log Puts Rows Signal Table WriterEnd tick_ns"
     globals().update((_name, getattr(_twin, _name)) for _name in _names.split())
-    if _twin.__name__ == "kestrel.hot._hot_c":
-        from kestrel.hot import reference as _reference
+    if _twin.__name__ == "kestrel.fast._hot_c":
+        from kestrel.fast import reference as _reference
 
         _public = "Calls.put Calls.get Calls.reserve Calls.confirm Following.get Following.commit Puts.put"
         for _name in _public.split():

@@ -24,8 +24,8 @@ from hub.wire.client import JournalState
 from sej.errors import SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
+from sej.journal.disk_compare import sync_up_to
 from sej.journal.identity import Incarnation
-from sej.journal.medium import sync_up_to
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.reading.offset import Offset
