@@ -21,6 +21,7 @@ def listed() -> set[str]:
     return {name for page in pages for name in re.findall(named, page.read_text(), re.MULTILINE)}
 
 
+@pytest.mark.long
 def test_it_builds_without_a_warning(tmp_path: Path) -> None:
     command: list[str | Path] = [
         sys.executable,

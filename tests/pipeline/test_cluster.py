@@ -59,6 +59,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_finds_the_sources_by_itself(printed: str) -> None:
     assert [line for line in printed.splitlines() if line.startswith("rows")] == ["rows 100", "rows 2"]
 
@@ -77,6 +78,7 @@ def test_their_import_never_fails(name: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_executors_without_the_package_are_one_clear_sentence(printed: str) -> None:
     assert "error: the executors' Python has no package sej-journals: install its wheel on every node" in printed
 

@@ -146,6 +146,7 @@ def test_stream_sees_new_messages_journals_and_clients(
     assert sorted(found) == sorted(wanted)
 
 
+@pytest.mark.long
 def test_jobs_read_from_a_hub(spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path) -> None:
     way: dict[str, Any] = {"hub": options["hub"], "token": options["hubToken"], "tls": ClientTLS(options["hubCa"])}
     assert jobs.archive(spark, "berlin", tmp_path / "archive", **way) == 14

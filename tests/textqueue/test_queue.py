@@ -237,7 +237,7 @@ def test_all_is_exact() -> None:
     assert {name for name in vars(textqueue) if name[0].isupper()} == {n for n in textqueue.__all__ if n[0].isupper()}
 
 
-@pytest.mark.parametrize("marked", [0, 1])
+@pytest.mark.parametrize("marked", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_each_of_very_many_messages_is_delivered_once(tmp_path: Path, marked: int) -> None:
     path = tmp_path / "jobs.tq"
     count = (1 << 18) + 5000

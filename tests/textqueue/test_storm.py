@@ -295,7 +295,7 @@ def test_a_thousand_sessions_lose_and_repeat_nothing(tmp_path: Path, torture_s: 
 
 @pytest.mark.torture
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_sessions_while_workers_are_killed_lose_and_repeat_nothing(
     tmp_path: Path, torture_s: float, workers: int
 ) -> None:

@@ -299,7 +299,7 @@ _COLOURFUL = {"overview", "state", "queue", "text queue", "dead letter", "pause"
 """The pages that have all colours."""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_everyone_can_use_every_page(everything: tuple[str, Path], opened: Opener, theme: str) -> None:
     url, root = everything
     page = opened(url, color_scheme=theme, viewport={"width": 400, "height": 800})
