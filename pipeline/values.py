@@ -15,6 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ _UNFIT: Final = (
 )
 """What the libraries raise if a value is not what they expect."""
 _SHOWN_BYTES: Final = 60
+_MISFITS: Final = "%s: values that are not %s with these columns: %d, the first at offset %d"
 
 
 class ValueFormat(NamedTuple):
@@ -77,12 +79,11 @@ class ValueFormat(NamedTuple):
             values = batch.column("value")
             columns, reasons = _fitted(values, made, rows)
             if reasons:
-                bad, reason = min(reasons), reasons[min(reasons)]
+                bad, reason = min(reasons.items())
                 offset = batch.column("offset")[bad].as_py()
                 if self.mode == "failfast":
                     raise FormatError(self._said(values[bad].as_py(), reason), path=path, offset=offset)
-                first = first if count else offset
-                count += len(reasons)
+                count, first = count + len(reasons), first if count else offset
             good = pa.array([row not in reasons for row in range(batch.num_rows)]) if reasons else None
             arrays = [
                 _bad(values, good) if field.name == BAD
@@ -96,8 +97,7 @@ class ValueFormat(NamedTuple):
             if made_of.num_rows:
                 yield made_of
         if count:
-            said = "%s: values that are not %s with these columns: %d, the first at offset %d"
-            _log.warning(said, path, self.form, count, first)
+            _log.warning(_MISFITS, path, self.form, count, first)
 
     def _said(self, value: bytes, reason: str) -> str:
         shown = value[:_SHOWN_BYTES]
@@ -129,10 +129,8 @@ def value_format(form: str, definition: str | None, mode: str, names: tuple[str,
     given, message = definition or "", ""
     if form == "protobuf":
         given, _, message = given.rpartition(":")
-    content = given.encode()
-    if form == "protobuf" or (form == "avro" and os.path.isfile(given)):
-        with open(given, "rb") as file:
-            content = file.read()
+    is_file = form == "protobuf" or (form == "avro" and os.path.isfile(given))
+    content = Path(given).read_bytes() if is_file else given.encode()
     found = ValueFormat(form, content, message, mode)
     try:
         _FORMATS[form](found)

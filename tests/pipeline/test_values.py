@@ -23,7 +23,9 @@ from pyspark.sql import SparkSession
 import hub
 import pipeline
 import sej
+import shard
 from hub.wire import Server
+from pipeline.schemas import keep_schema
 from tests.cli.inside import Done, inside
 
 AT = datetime(2026, 1, 31, 12, 30, 0, 250_000, UTC)
@@ -292,6 +294,21 @@ def test_a_schema_is_kept_with_the_journal(run: Callable[..., Done], tmp_path: P
     assert rows(tmp_path / "orders", None, columns=["id"])[3] == {"id": 3}
 
 
+def test_a_schema_of_a_hubs_root_and_of_shards(tmp_path: Path) -> None:
+    """The directory of the journals has it, and what uses the directory works as before."""
+    fill(tmp_path / "hub" / "berlin.orders", [b'{"id": 5}'])
+    (tmp_path / "hub" / ".hub").touch()
+    with shard.Writer(shard.Path(tmp_path / "shards", prefix="orders", bits=1)) as writer:
+        writer.append(b'{"id": 6}')
+    for name in ("hub", "shards"):
+        keep_schema(str(tmp_path / name), "id bigint", "json", None)
+    hub.Store(tmp_path / "hub").close()
+    with shard.Writer(shard.Path(tmp_path / "shards", prefix="orders", bits=1)) as writer:
+        writer.append(b'{"id": 7}')
+    assert rows(tmp_path / "hub", None, columns=["id"]) == [{"id": 5}]
+    assert rows(tmp_path / "shards", None, columns=["id"]) == [{"id": 6}, {"id": 7}]
+
+
 def test_through_a_hub(tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()
     fill(tmp_path / "hub" / "berlin.orders", [as_json(row) for row in ROWS])
@@ -310,8 +327,10 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     ]
     assert (found[4].id, bytes(found[4].bad_value)) == (None, b"plain text")
     assert found[0].late is None and found[3].place.x == 3
-    dropped = reader.option("valueMode", "drop").schema("id bigint NOT NULL").load(str(path))
+    dropped = reader.option("valueMode", "drop").schema("id bigint").load(str(path))
     assert sorted(row.id for row in dropped.collect()) == [0, 1, 2, 3]
+    with pytest.raises(Exception, match=r"column 'id' is of the values and may be null: leave out NOT NULL"):
+        reader.schema("id bigint NOT NULL").load(str(path)).collect()
     with pytest.raises(Exception, match=r"offset 4.*plain text"):
         reader.option("valueMode", "failfast").schema("id bigint").load(str(path)).collect()
     with pytest.raises(Exception, match=r"unknown column 'id'.*needs the option valueFormat"):

@@ -73,7 +73,7 @@ class SejBackend(BaseTaskBackend):
         """Read the settings; journals are created at their first use.
 
         Raises:
-            ImproperlyConfigured: there is no directory.
+            ImproperlyConfigured: no directory is set.
         """
         super().__init__(alias, params)
         options = dict(self.options)

@@ -337,12 +337,12 @@ class Schedules:
         """Let the times of a schedule pass without items, until :meth:`resume`; items that were put stay.
 
         Returns:
-            False if there is no schedule of this name.
+            False if no schedule has this name.
         """
         return self._change(name, PAUSED)
 
     def resume(self, name: str) -> bool:
-        """Put items again, from the next time on; return False if there is no schedule of this name."""
+        """Put items again, from the next time on; return False if no schedule has this name."""
         return self._change(name, ACTIVE)
 
     def remove(self, name: str) -> bool:

@@ -196,7 +196,7 @@ class Kinds:
         concurrency: how many items of a kind may be leased; None: no limit.
         rate: how many may be delivered in a time, as a text; None: no limit.
         burst: how many at most immediately after one another.
-        interval_ns: the time that one item takes; 0: there is no rate.
+        interval_ns: the time that one item takes; 0: without a rate.
         full_at_ns: when the bucket of a kind is full, by kind.
         served: when each kind had its last turn: a number that rises.
     """
