@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from sej.codec import decode_many
+from sej.durations import backoff
 from sej.errors import LockedError, QueueFullError, SejError
 from sej.journal.disk_compare import sync_up_to
 from sej.queue.core import QueueCore
@@ -26,9 +27,8 @@ from sej.system.disk import full_disk_advice, of_system
 
 _BATCH: Final = 64
 """So many items are made in one turn: other workers wait meanwhile."""
-_PAUSE_NS: Final = 2_000_000
-_PAUSE_MAX_NS: Final = 1_000_000_000
-"""Between two attempts while another process has the journal; doubled with each."""
+_PAUSES_S: Final = 0.002, 1.0
+"""The shortest and the longest wait between two attempts while another process has the journal."""
 _FAILED_NS: Final = 10_000_000_000
 _LOOK_NS: Final = 60_000_000_000
 """A process that waits for a time looks this often whether the clock was set."""
@@ -45,7 +45,7 @@ class Scheduler:
         """Make items for this queue, as the putter puts them."""
         self._core, self._putter = core, putter
         self.problem: Exception | None = None
-        self._retry_at = self._pause_ns = 0
+        self._retry_at = self._busy = 0
 
     def problems(self) -> list[str]:
         """Return why items were not made since the last call, for the user."""
@@ -81,7 +81,7 @@ class Scheduler:
                 )
             if core.writer.is_free():
                 core.end_in_turn(self._make)
-                self._retry_at = self._pause_ns = 0
+                self._retry_at = self._busy = 0
                 return
         except LockedError:
             pass
@@ -90,8 +90,8 @@ class Scheduler:
                 raise
             self.problem, self._retry_at = error, now + _FAILED_NS
             return
-        self._pause_ns = min(self._pause_ns * 2 or _PAUSE_NS, _PAUSE_MAX_NS)
-        self._retry_at = now + self._pause_ns
+        self._busy += 1
+        self._retry_at = now + int(backoff(self._busy, *_PAUSES_S) * 1e9)
 
     def _make(self) -> None:
         log, clock = self._core.log, self._core.clock
