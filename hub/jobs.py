@@ -14,6 +14,8 @@ commit  a committed number, or job, is dropped             before the decision: 
 abort   removes nothing                                    the rest is removed a day after the job's last stage
 ======  =================================================  ========================================================
 
+A task may outlive the abort of its job: what it sends then is refused, as long as the hub remembers the job.
+
 The staged rows are in ``.staging/`` below the root, which no reader sees.
 """
 
@@ -23,6 +25,7 @@ import logging
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -37,7 +40,7 @@ from sej.system.disk import OS, Disk
 from sej.writing.writer import Writer
 from shard.committing import ANONYMOUS, Job, Target, check_job_name, commit, drop, finish_dead_jobs
 from shard.names import Path
-from shard.staging import Owner, Rows, check_rows, prepare_task
+from shard.staging import Owner, Rows, StagedRowsError, check_rows, prepare_task
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ _NONE: Final = "."
 """In the place of a client: of none, so that a job that cannot be finished stops no other."""
 _ID: Final = re.compile(r"[0-9a-f]{1,64}")
 _LOCKS: Final = 64
+_ABORTED: Final = 256
+"""How many aborted jobs are remembered: their last tasks end within seconds."""
 _REMOTE: Final = Owner("another host", 0, None)
 """The owner of staged rows: a driver that this host cannot look at, so that only its age counts."""
 
@@ -139,6 +144,7 @@ class Jobs:
         self._store = store
         self._disk = disk
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._aborted: deque[str] = deque(maxlen=_ABORTED)
         try:
             finish_dead_jobs(_Target(store, _NONE, "unknown", 0))
         except (SejError, OSError) as error:
@@ -160,9 +166,12 @@ class Jobs:
             QuotaError: the client has used up its bytes.
             DiskLowError: the disk is nearly full.
             InvalidNameError: a name has characters that are not allowed.
+            StagedRowsError: the job was aborted.
         """
         path = self._path(client, job, task, shard)
         with self._locks[crc32(path.encode()) % _LOCKS]:
+            if self._id(client, job) in self._aborted:
+                raise StagedRowsError("this job was aborted, and its rows are removed; run the job again", path=path)
             there = OS.status(path)
             size = 0 if there is None else there.size
             if position > size:
@@ -233,7 +242,11 @@ class Jobs:
         return commit(target, Job(self._id(client, job), named, None if name is None else number, rows))
 
     def abort(self, client: str, job: str) -> None:
-        """Remove what the tasks of a job staged, unless it is decided; what a task stages later is removed by age."""
+        """Remove what the tasks of a job staged, unless it is decided; what a task stages later is refused."""
+        self._aborted.append(self._id(client, job))
+        for lock in self._locks:
+            with lock:
+                pass  # a part that is just being written ends, and is removed with the others
         drop(target_of(self._store), self._id(client, job))  # a commit whose caller has given up may just be running
 
     def _id(self, client: str, job: str) -> str:

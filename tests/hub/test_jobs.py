@@ -166,8 +166,11 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
         client.abort("01")
         with pytest.raises(StagedRowsError, match="cannot see the rows of task"):
             client.commit("01", "log", 0, [file])
+        with pytest.raises(StagedRowsError, match=r"this job was aborted.*run the job again"):
+            client.stage("01", "ff", 0, 0, rows(values_of(1)))  # a task that outlived its job
         assert client.commit("02", "log", 0, [kept])
         client.abort("02")
+    assert not list((tmp_path / ".staging").glob("task-*"))
     assert contents(tmp_path) == {"a.log": values_of(0)}
 
 
