@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import pexpect
 import pytest
 from pexpect.replwrap import REPLWrapper
 
@@ -28,7 +29,9 @@ class Terminal:
     """A shell in a pty."""
 
     def __init__(self, directory: Path, bin_directory: Path) -> None:
-        self._shell = REPLWrapper("bash --norc --noprofile", r"[$#] ", "PS1='{0}' PS2='{1}'")
+        prompt = {"PS1": "$ "}  # of the shell that runs the tests, it may be any text
+        bash = pexpect.spawn("bash --norc --noprofile", echo=False, encoding="utf-8", env=os.environ | prompt)
+        self._shell = REPLWrapper(bash, "[$] ", "PS1='{0}' PS2='{1}'")
         self.type("bind 'set enable-bracketed-paste off'; PROMPT_COMMAND=; set +m")
         self.type(f"cd '{directory}'; export PYTHONWARNINGS=error COLUMNS=120")
         self.type(f"export PATH='{bin_directory}{os.pathsep}{os.environ['PATH']}'")
