@@ -17,8 +17,8 @@ from kestrel.errors import Damage
 from kestrel.files import READER_MAGIC, WRITER_MAGIC, files_of, formats_of, magic_of, queues_in
 from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
 from kestrel.v2 import moving
+from kestrel.v2.contents import pack as pack_queue
 from kestrel.v2.journal import read_journal
-from kestrel.v2.replay import pack as pack_queue
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import PATH
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from kestrel.errors import BadNameError, BusyError, FailedError, KestrelError, MissingError
-from sej.checks import COUNT, DISK, PATH, SECONDS, TEXT, optional
+from sej.checks import CALLABLE, DISK, PATH, TEXT, require
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
 from sej.system.locks import Lock
@@ -18,7 +19,9 @@ KEPT: Final = "kept"
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
 READER_MAGIC: Final = bytes.fromhex("263C2603")
 MAGIC_SIZE: Final = 4
-OURS: Final = ("~~lock", "~~durable")
+LOCK: Final = "~~lock"
+DURABLE: Final = "~~durable"
+OURS: Final = (LOCK, DURABLE)
 """What follows a queue's name in the names of the files that only we make."""
 _FORBIDDEN: Final = "./~\0"
 _MAX_STAMP: Final = 1 << 62
@@ -42,36 +45,97 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_place(directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
-    """Check where a queue is, when a function is given that.
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
 
-    Raises:
-        TypeError: an argument has another type.
-        BadNameError: no queue can have this name.
+
+class Place(NamedTuple):
+    """Where a queue is, and what its files are used through.
+
+    Attributes:
+        directory: where its files are.
+        name: the queue.
+        disk: the seam.
+        now_ms: the clock, in ms since the epoch.
     """
-    PATH("directory", directory)
-    DISK("disk", disk)
-    check_name(name)
 
+    directory: str
+    name: str
+    disk: Disk
+    now_ms: Callable[[], int]
 
-def check_numbers(**options: float | None) -> None:
-    """Make sure that no size, count or time is below 0.
+    @classmethod
+    def of(
+        cls,
+        directory: str | os.PathLike[str],
+        name: str,
+        disk: Disk,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> Place:
+        """Check the arguments that every function of a queue has.
 
-    Raises:
-        ValueError: one of them is.
-    """
-    for name, value in options.items():
-        optional(SECONDS if name.endswith("_s") else COUNT)(name, value)
+        Raises:
+            TypeError: an argument has another type.
+            BadNameError: no queue can have this name.
+        """
+        require(directory=(directory, PATH), disk=(disk, DISK), now_ms=(now_ms, CALLABLE))
+        return cls(absolute_path(directory), check_name(name), disk, now_ms)
 
+    def path(self, rest: str = "") -> str:
+        """The path of a file of the queue, by what follows the queue's name."""
+        return join(self.directory, self.name + rest)
 
-def lock_path(directory: str | os.PathLike[str], name: str) -> str:
-    """The lock file of a queue; of both formats."""
-    return join(directory, f"{name}~~lock")
+    def temporary(self) -> str:
+        """The path of a new file before its rename."""
+        return self.path(f"~~{self.now_ms()}")
 
+    def files(self) -> dict[str, int]:
+        """The paths and sizes of the queue's files. Raises as :func:`files_of`."""
+        return files_of(self.directory, self.name, self.disk)
 
-def durable_path(directory: str | os.PathLike[str], name: str) -> str:
-    """The path of the record of the bytes on disk, for both formats."""
-    return join(directory, f"{name}~~durable")
+    def lock(self) -> Lock:
+        """Take the lock of the queue.
+
+        Raises:
+            BusyError: another process holds it.
+            KestrelError: this is a SEJ directory.
+        """
+        _refuse_journal(self.directory, self.disk)
+        lock = Lock(self.path(LOCK), what=f"the queue {self.name}", disk=self.disk)
+        try:
+            return lock.acquire()
+        except LockedError as error:
+            raise BusyError(error.reason, path=error.path, holder=error.holder) from None
+
+    def keep_tail(self, path: str, position: int) -> None:
+        """Copy the bytes of a file from a position on to ``kept/``, durably."""
+        folder = join(self.directory, KEPT)
+        self.disk.mkdir(folder)
+        target = join(folder, f"{os.path.basename(path)}.{position}.{self.now_ms()}")
+        with self.disk.open(path, "read") as source, self.disk.open(f"{target}.part", "temp") as copy:
+            while block := source.read(_COPY_SIZE, position):
+                copy.write(block)
+                position += len(block)
+            copy.sync()
+        self.disk.rename(f"{target}.part", target)
+
+    def cut(self, path: str, position: int) -> None:
+        """Cut a file at a position, durably."""
+        with self.disk.open(path, "edit") as file:
+            file.truncate(position)
+            file.sync()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """While the queue is opened: an ``OSError`` is a :class:`FailedError` too."""
+        try:
+            yield
+        except OSError as error:
+            raise FailedError(
+                f"opening failed ({error}); nothing was lost; check free space and permissions, then open it again",
+                path=self.path(),
+            ) from error
 
 
 def stamp_of(text: str) -> int | None:
@@ -89,21 +153,6 @@ def open_file(path: str | os.PathLike[str], disk: Disk = OS) -> File:
         return disk.open(path, "read")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise MissingError("this journal file does not exist; expected a file of a queue", path=path) from None
-
-
-def take_lock(directory: str | os.PathLike[str], name: str, disk: Disk) -> Lock:
-    """Take the lock of a queue.
-
-    Raises:
-        BusyError: another process holds it.
-        KestrelError: this is a SEJ directory.
-    """
-    _refuse_journal(directory, disk)
-    lock = Lock(lock_path(directory, name), what=f"the queue {name}", disk=disk)
-    try:
-        return lock.acquire()
-    except LockedError as error:
-        raise BusyError(error.reason, path=error.path, holder=error.holder) from None
 
 
 def names_in(directory: str | os.PathLike[str], disk: Disk) -> list[str]:
@@ -128,50 +177,6 @@ def _refuse_journal(directory: str | os.PathLike[str], disk: Disk) -> None:
             "this is a SEJ directory, expected a directory of Kestrel's files; `sej stat` shows the journal",
             path=directory,
         )
-
-
-def cut(disk: Disk, path: str, position: int, *, keep_at_ms: int | None) -> None:
-    """Cut a file at a position, durably.
-
-    Args:
-        disk: the seam.
-        path: the file.
-        position: the first byte that goes.
-        keep_at_ms: the time for the name under which the bytes are copied to ``kept/`` first; None: they are not.
-    """
-    if keep_at_ms is not None:
-        keep_tail(disk, path, position, keep_at_ms)
-    with disk.open(path, "edit") as file:
-        file.truncate(position)
-        file.sync()
-
-
-def keep_tail(disk: Disk, path: str, position: int, now_ms: int) -> str:
-    """Copy the bytes of a file from position on to ``kept/``, durably; returns the copy's path."""
-    directory, name = os.path.split(path)
-    folder = join(directory, KEPT)
-    disk.mkdir(folder)
-    target = join(folder, f"{name}.{position}.{now_ms}")
-    with disk.open(path, "read") as source, disk.open(f"{target}.part", "temp") as copy:
-        at = position
-        while block := source.read(_COPY_SIZE, at):
-            copy.write(block)
-            at += len(block)
-        copy.sync()
-    disk.rename(f"{target}.part", target)
-    return target
-
-
-@contextmanager
-def opening(path: str) -> Iterator[None]:
-    """While a queue is opened: an ``OSError`` is a :class:`FailedError` too."""
-    try:
-        yield
-    except OSError as error:
-        raise FailedError(
-            f"opening failed ({error}); nothing was lost; check free space and permissions, then open it again",
-            path=path,
-        ) from error
 
 
 def queue_names(directory: str | os.PathLike[str], disk: Disk = OS) -> list[str]:

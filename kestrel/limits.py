@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from typing import Final
 
 from kestrel.errors import TooLargeError
-from kestrel.files import check_numbers
+from kestrel.files import Place
+from sej.checks import COUNT, SECONDS, optional, require
 
 _UNREACHED: Final = 1 << 62
 
@@ -28,28 +27,30 @@ class Limits:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
-        *,
+        place: Place,
         max_items: int | None,
         max_bytes: int | None,
-        max_item_bytes: int,
+        max_item_bytes: int | None,
         max_age_s: float | None,
+        *,
+        most: int,
     ) -> None:
-        """Check and keep the options.
+        """Check and keep the options; most: how much data an item of this format may have.
 
         Raises:
             ValueError: one of them is below 0.
         """
-        check_numbers(max_items=max_items, max_bytes=max_bytes, max_item_bytes=max_item_bytes, max_age_s=max_age_s)
-        self.max_items = max_items
-        self.max_bytes = max_bytes
-        self.max_item_bytes = max_item_bytes
+        count = optional(COUNT)
+        require(max_items=(max_items, count), max_bytes=(max_bytes, count), max_item_bytes=(max_item_bytes, count))
+        optional(SECONDS)("max_age_s", max_age_s)
+        self.max_items, self.max_bytes = max_items, max_bytes
+        self.max_item_bytes = most if max_item_bytes is None else min(max_item_bytes, most)
         never = max_age_s is None or max_age_s * 1000 >= _UNREACHED  # such a time does not fit into the files
         self.max_age_ms = None if max_age_s is None or never else int(max_age_s * 1000)
         self.bounded = max_items is not None or max_bytes is not None
         self.most_items = _UNREACHED if max_items is None else min(max_items, _UNREACHED)
         self.most_bytes = _UNREACHED if max_bytes is None else min(max_bytes, _UNREACHED)
-        self._directory = directory
+        self._place = place
 
     def checked(self, data: bytes) -> bytes:
         """An item as ``bytes``.
@@ -65,15 +66,13 @@ class Limits:
             raise TooLargeError(
                 f"an item must have at most {self.max_item_bytes} bytes (max_item_bytes, or the"
                 f" limit of the format or of a file), got {len(data)}",
-                path=self._directory,
+                path=self._place.directory,
             )
         return data
 
     def full(self, count: int, size: int, more: Sequence[bytes] = (b"",)) -> bool:
         """Whether a queue of count items and size bytes refuses more items. Only the last one may pass max_bytes."""
-        return (self.max_items is not None and count + len(more) > self.max_items) or (
-            self.max_bytes is not None and size + sum(map(len, more[:-1])) >= self.max_bytes
-        )
+        return count + len(more) > self.most_items or size + sum(map(len, more[:-1])) >= self.most_bytes
 
     def expiry(self, since_ms: int, own: int | None) -> int | None:
         """When an item expires that was put at since_ms, in ms since the epoch; own: by its own expiry; None: never."""
@@ -81,8 +80,3 @@ class Limits:
             return own
         latest = since_ms + self.max_age_ms
         return latest if own is None else min(own, latest)
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000

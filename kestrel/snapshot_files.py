@@ -15,9 +15,8 @@ import os
 from typing import Final
 
 from kestrel.errors import BusyError, Damage
-from kestrel.files import files_of, join, lock_path, stamp_of
-from sej.system.disk import OS, Disk, File
-from sej.system.paths import absolute_path
+from kestrel.files import LOCK, Place, stamp_of
+from sej.system.disk import File
 
 _TRIES: Final = 20
 
@@ -26,20 +25,17 @@ class Pinned:
     """The files of one queue, opened for reading.
 
     Attributes:
-        directory: that of the files.
-        name: the queue.
+        place: where the queue is.
         damage: what was unreadable; for its user.
         files: by path, in the order of the look.
         sizes: how large each one was when it was opened, bytes.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
+    def __init__(self, place: Place, *, exclude: bool = False) -> None:
         """Open them.
 
         Args:
-            directory: where the queue's files are.
-            name: the queue.
-            disk: the seam.
+            place: where the queue is.
             exclude: keep our own processes from opening the queue until ``close``.
 
         Raises:
@@ -48,18 +44,17 @@ class Pinned:
         self.files: dict[str, File] = {}
         self.sizes: dict[str, int] = {}
         self.damage: list[Damage] = []
-        self.directory, self.name, self.disk = absolute_path(directory), name, disk
-        self._where = join(self.directory, name)
+        self.place = place
         self._lock: File | None = None
         if exclude:
-            self._exclude(lock_path(self.directory, name))
+            self._exclude(place.path(LOCK))
         try:
             for _ in range(_TRIES):
                 if self._open_all(self._look()) and self._difference(grown=False) is None:
                     return
             raise BusyError(
                 f"the files were replaced {_TRIES} times while they were opened; read them when the queue is less busy",
-                path=self._where,
+                path=place.path(),
             )
         except BaseException:
             self.close()
@@ -67,10 +62,8 @@ class Pinned:
 
     def _look(self) -> list[str]:
         """List the paths of the files that hold items, or the place of a reader."""
-        rests = {
-            path: os.path.basename(path)[len(self.name) :] for path in files_of(self.directory, self.name, self.disk)
-        }
-        return [path for path, rest in rests.items() if _counts(rest)]
+        whole = len(self.place.path())
+        return [path for path in self.place.files() if _counts(path[whole:])]
 
     def written(self) -> list[tuple[str, int]]:
         """The names of the files, and when each one was written last, ns since the epoch."""
@@ -78,7 +71,7 @@ class Pinned:
 
     def _exclude(self, path: str) -> None:
         try:
-            self._lock = self.disk.open(path, "read")
+            self._lock = self.place.disk.open(path, "read")
         except FileNotFoundError:
             return
         if not self._lock.lock(exclusive=False, held=True):
@@ -90,7 +83,7 @@ class Pinned:
         self._close_files()
         for path in paths:
             try:
-                file = self.disk.open(path, "read")
+                file = self.place.disk.open(path, "read")
             except FileNotFoundError:
                 return False
             self.files[path], self.sizes[path] = file, file.size()
@@ -99,9 +92,9 @@ class Pinned:
     def _difference(self, *, grown: bool) -> str | None:
         """The path of a file that is not as it was opened; the queue's own if files came or went."""
         if self._look() != list(self.files):
-            return self._where
+            return self.place.path()
         for path, file in self.files.items():
-            status = self.disk.status(path)
+            status = self.place.disk.status(path)
             if status is None or status.identity != file.status().identity:
                 return path
             if grown and status.size != self.sizes[path]:

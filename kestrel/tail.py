@@ -13,62 +13,63 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Protocol, Self
 
 from kestrel.errors import KestrelError
 from kestrel.fast import Appender, Entry, Fuse, Signal
-from kestrel.files import durable_path, join, take_lock
+from kestrel.files import DURABLE, Place
 from sej.checks import a, refuse_pickling
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork
-from sej.system.disk import Disk, File
+from sej.system.disk import File
 from sej.system.durable import KeptPosition, renew
+
+
+class Synced(Protocol):
+    """A file that is synced after the newest file of the queue."""
+
+    def sync(self) -> None:
+        """Sync it to disk."""
 
 
 class Tail(Appender):
     """The open file at the end of a queue, and the hold on the queue.
 
     Attributes:
+        place: where the queue is.
+        signal: its mutex.
+        others: what is synced after the newest file, by :meth:`sync_all`.
         renewing: the record of the bytes on disk.
         closed: whether :meth:`close` has finished. If it was interrupted, another call finishes it.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        name: str,
-        *,
-        sync: Sync = "never",
-        owner: BaseQueue | None = None,
-        disk: Disk,
-    ) -> None:
+    def __init__(self, place: Place, sync: Sync = "never") -> None:
         """Make the directory and take the lock; no file is opened yet.
 
         Args:
-            directory: where the queue's files are; made if missing.
-            name: the queue.
+            place: where the queue is; its directory is made if missing.
             sync: when writes are synced to disk.
-            owner: the queue, for a policy other than ``"never"``.
-            disk: the seam.
 
         Raises:
             BusyError: another process holds the queue.
         """
-        self.syncer = None if owner is None or sync == "never" else Syncer(sync, self, owner)
+        period = _period(sync)
+        self.place, self.signal = place, Signal()
+        self.others: list[Synced] = []
+        self.syncer = None if period is None else Syncer(period, self)
         if self.syncer is not None:
             self.by_policy = self.syncer.appended
-        self._disk = disk
         self._file: File | None = None
         self._synced_size = 0
         self.closed = False
-        self.renewing = Renewing(durable_path(directory, name), disk)
-        disk.mkdir(directory, parents=True)
-        self.lock = take_lock(directory, name, disk)
+        self.renewing = Renewing(place)
+        place.disk.mkdir(place.directory, parents=True)
+        self.lock = place.lock()
         self.check_lock = self.lock.check
-        super().__init__(Fuse(join(directory, name)), active=self.syncer is not None)
+        super().__init__(Fuse(place.path()), active=self.syncer is not None)
 
     def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
@@ -78,7 +79,7 @@ class Tail(Appender):
             entry: whose size is kept current.
             head: how a new file begins; None: the file may exist.
         """
-        self._file = self._disk.open(path, "append" if head is None else "new")
+        self._file = self.place.disk.open(path, "append" if head is None else "new")
         self.output.aim(self._file)
         self.entry = entry
         self._synced_size = entry.size
@@ -100,6 +101,18 @@ class Tail(Appender):
             self.fuse.refuse()
         with self.failing():
             self.force()
+
+    def sync_all(self) -> None:
+        """As :meth:`sync`, and all other files after it, so items before commits; under the mutex."""
+        self.sync()
+        for other in self.others:
+            other.sync()
+
+    def sync_open(self) -> None:
+        """As :meth:`sync_all`, unless the queue was closed; takes the mutex."""
+        with self.signal.guard:
+            if not self.fuse.shut:
+                self.sync_all()
 
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
@@ -132,11 +145,6 @@ class Tail(Appender):
         if file is not None:
             file.close()
 
-    def stop(self) -> None:
-        """End the sync thread; the caller must not hold the queue's mutex."""
-        if self.syncer is not None:
-            self.syncer.stop()
-
     def close(self) -> None:
         """Sync, close the file and release the lock; a second time does nothing."""
         fuse = self.fuse
@@ -158,27 +166,22 @@ Sync = Literal["never", "always"] | Seconds
 """``"never"``, ``"always"``: before the call returns, or a number of seconds, also as in ``"5s"``."""
 
 
-def check_sync(sync: Sync) -> None:
-    """Make sure that a policy is one.
+def _period(sync: Sync) -> float | None:
+    """The seconds between two syncs; 0: each append is synced, None: none is.
 
     Raises:
         TypeError: it is neither a ``str`` nor a number.
         ValueError: it is another word, or not above 0.
     """
     a(str, int, float)("sync", sync)
-    period = _period(sync)
-    if period is not None and not period > 0:
-        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
-
-
-def _period(sync: Sync) -> float | None:
-    """Return the seconds between two syncs; None: it does not sync by time."""
-    if sync in ("never", "always"):
+    if sync == "never":
         return None
-    try:
-        return seconds("sync", sync)
-    except ValueError:
-        raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}") from None
+    if sync == "always":
+        return 0.0
+    with contextlib.suppress(ValueError):
+        if (period := seconds("sync", sync)) > 0:
+            return period
+    raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
 
 
 class Syncer:
@@ -187,28 +190,25 @@ class Syncer:
     It keeps its failures to itself: the next call finds the queue failed.
     """
 
-    def __init__(self, policy: Sync, tail: Tail, owner: BaseQueue) -> None:
-        self._tail = tail
-        self._owner = owner
-        self._always = policy == "always"
-        self._period = _period(policy)
+    def __init__(self, period: float, tail: Tail) -> None:
+        self._period, self._tail = period, tail
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def appended(self) -> None:
         """Sync the newest file now or later, after an append to it."""
-        if self._always:
-            self._tail.force()
-        else:
+        if self._period:
             self._soon()
+        else:
+            self._tail.force()
 
     def touched(self) -> None:
         """Sync all files now or later, after another one was written."""
-        if self._always:
-            self._owner.sync()
-        else:
+        if self._period:
             self._soon()
+        else:
+            self._tail.sync_open()
 
     def _soon(self) -> None:
         if self._thread is None:
@@ -231,7 +231,7 @@ class Syncer:
                 return
             self._wake.clear()
             try:
-                self._owner.sync()
+                self._tail.sync_open()
             except KestrelError:
                 return
 
@@ -242,16 +242,9 @@ _STEP_BYTES: Final = 1 << 16
 class Renewing:
     """The kept position of one queue. The caller holds the queue's lock."""
 
-    def __init__(self, path: str, disk: Disk) -> None:
-        """Name it.
-
-        Args:
-            path: the record, from :func:`~kestrel.files.durable_path`.
-            disk: the seam.
-        """
-        self._path = path
-        self._disk = disk
-        self._kept = KeptPosition(disk, path)
+    def __init__(self, place: Place) -> None:
+        self._path, self._disk = place.path(DURABLE), place.disk
+        self._kept = KeptPosition(self._disk, self._path)
         self._whole = False
         self._stored: tuple[File | None, int] = (None, 0)
         self._synced = 0
@@ -339,29 +332,35 @@ class Renewing:
         self._disk.unlink(self._path)
 
 
-class BaseQueue:
-    """An open queue; its threads share it.
+class Store(Protocol):
+    """What an open queue has in its format. Its methods are called under the mutex."""
+
+    def close(self) -> None:
+        """Write what the format needs at the end, and close the files."""
+
+    def erase(self) -> None:
+        """Remove the files, and close."""
+
+
+class OpenQueue:
+    """An open queue of either format; its threads share it.
 
     Attributes:
         name: the queue's name.
         directory: where its files are.
     """
 
-    name: str
-    directory: str
-    _signal: Signal
-    _tail: Tail
-    _fuse: Fuse
-    _leave: Callable[[bool], None]
-    """Close the files, or remove them; under the mutex."""
+    _store: Store
+
+    def __init__(self, tail: Tail) -> None:
+        self.name, self.directory = tail.place.name, tail.place.directory
+        self._tail, self._fuse, self._signal = tail, tail.fuse, tail.signal
 
     __reduce__ = refuse_pickling
 
     def sync(self) -> None:
         """Sync all writes to disk, items before commits."""
-        with self._signal.guard:
-            if not self._fuse.shut:
-                self.sync_all()
+        self._tail.sync_open()
 
     def evict_waiters(self) -> None:
         """Let every call that waits for an item return None now."""
@@ -377,19 +376,17 @@ class BaseQueue:
 
     def _shut(self, *, erase: bool) -> None:
         notice_fork()
+        tail = self._tail
         with self._signal.guard:
-            if self._tail.closed:
+            if tail.closed:
                 return
             self._fuse.shut = True
             self._signal.changed.notify_all()
-        self._tail.stop()  # outside the mutex, which the sync thread takes
+        if tail.syncer is not None:
+            tail.syncer.stop()  # outside the mutex, which its thread takes
         with self._signal.guard:
-            if not self._tail.closed:
-                self._leave(erase)
-
-    def sync_all(self) -> None:
-        """As :meth:`sync`, also while the queue is closed; under the mutex."""
-        self._tail.sync()
+            if not tail.closed:
+                (self._store.erase if erase else self._store.close)()
 
     def __enter__(self) -> Self:
         return self

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from kestrel.errors import Damage, MoveError
-from kestrel.files import KEPT, join
+from kestrel.files import KEPT, Place, join
 from kestrel.snapshot_files import Pinned
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
 from sej.system.disk import Disk, File
@@ -141,106 +141,113 @@ def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int
     return count, found
 
 
-def compare(moved: Moved, messages: Iterable[MessageLike], path: str) -> None:
-    """Make sure that these messages are what was moved.
+class Export:
+    """One call that appends what a queue holds to a SEJ journal, from where an earlier call stopped."""
 
-    Raises:
-        MoveError: they are not.
-    """
-    count, found = checksum(messages)
-    if (count, found) != (moved.count, moved.checksum):
-        raise MoveError(
-            f"the {moved.count} items that were written have checksum {moved.checksum:08x}, but {count} items with"
-            f" checksum {found:08x} were read back; check the disk, and do not remove the source",
-            path=path,
+    def __init__(
+        self,
+        place: Place,
+        writer: WriterLike,
+        expired: Expired,
+        read_back: Callable[[int], Iterable[MessageLike]] | None,
+    ) -> None:
+        """Check the arguments that both formats' exports have.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: expired is another word.
+        """
+        require(
+            writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
+            read_back=(read_back, optional(CALLABLE)),
+            expired=(expired, one_of(get_args(Expired))),
         )
+        self._place, self._writer, self._expired, self._read_back = place, writer, expired, read_back
 
+    def run(
+        self,
+        source: Pinned,
+        items: Iterable[tuple[bytes, int | None, int | None]],
+        holds: list[Any],
+        *,
+        grace_ms: int,
+        reader: str = "",
+    ) -> Moved:
+        """Append the items.
 
-def export_items(
-    items: Iterable[tuple[bytes, int | None, int | None]],
-    holds: list[Any],
-    source: Pinned,
-    plan: SealedFile,
-    writer: WriterLike,
-    *,
-    expired: Expired,
-    grace_ms: int,
-    read_back: Callable[[int], Iterable[MessageLike]] | None,
-    now_ms: int,
-) -> Moved:
-    """Append what a queue holds to a SEJ journal, from where an earlier call stopped.
-
-    Args:
-        items: data, add time and expiry of each item.
-        holds: what the queue holds, as JSON.
-        source: the queue.
-        plan: of this export.
-        writer: of the journal.
-        expired: what to do with expired items.
-        grace_ms: how long after its expiry an item expires.
-        read_back: reads the journal.
-        now_ms: the time; a call that continues takes that of the first call, so that it finds the same items expired.
-    """
-    written = [list(one) for one in source.written()]
-    decided = plan.load()
-    if decided is not None and decided["count"] is not None:
-        end = decided["start"] + decided["count"]
-        if (decided["holds"], decided["written"]) != (holds, written) or writer.offset < end:
-            decided = None  # it finished, and the queue or the journal is another one
-    if decided is None:
-        decided = {"holds": holds, "written": written, "start": writer.offset, "time": now_ms, "count": None}
-        plan.store(decided)
-    elif decided["holds"] != holds:
-        raise MoveError(
-            "the queue was changed after an interrupted export; to start again, remove this file and the messages"
-            f" that were appended from offset {decided['start']} on",
-            path=plan.path,
-        )
-    start = decided["start"]
-    rows = rows_of(items, decided["time"], decided["time"] + 1 - grace_ms, expired)
-    if decided["count"] is not None:
-        found = checksum(rows)
-        source.check()
-        if found != (decided["count"], decided["checksum"]):
+        Args:
+            source: the queue.
+            items: data, add time and expiry of each item.
+            holds: what the queue holds, as JSON.
+            grace_ms: how long after its expiry an item expires.
+            reader: what follows the queue's name in the name of the plan.
+        """
+        written = [list(one) for one in source.written()]
+        writer, read_back = self._writer, self._read_back
+        plan = plan_at(join(writer.path, f"{self._place.name}{reader}.exported"), self._place.disk)
+        decided = plan.load()
+        if decided is not None and decided["count"] is not None:
+            end = decided["start"] + decided["count"]
+            if (decided["holds"], decided["written"]) != (holds, written) or writer.offset < end:
+                decided = None  # it finished, and the queue or the journal is another one
+        if decided is None:
+            decided = {"holds": holds, "written": written, "start": writer.offset, "count": None}
+            decided["time"] = self._place.now_ms()
+            plan.store(decided)
+        elif decided["holds"] != holds:
             raise MoveError(
-                f"an earlier export wrote this queue to offset {start} and later ones, with other options; to export it"
-                " again, remove this file",
+                "the queue was changed after an interrupted export; to start again, remove this file and the messages"
+                f" that were appended from offset {decided['start']} on",
                 path=plan.path,
             )
-        return Moved(*found, start, source.damage)
-    there = writer.offset - start
-    count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
-    if count != there:
-        raise MoveError(
-            f"another program wrote to the SEJ journal: it has {there} messages since an interrupted export began, but"
-            f" the queue has {count} items; remove this file to export all items again, after these messages",
-            path=plan.path,
-        )
-    if read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum):
-        raise MoveError(
-            f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the items"
-            " of the queue; remove this file to export all items again, after these messages",
-            path=plan.path,
-        )
-    while batch := list(islice(rows, BATCH)):
+        start = decided["start"]
+        rows = rows_of(items, decided["time"], decided["time"] + 1 - grace_ms, self._expired)
+        if decided["count"] is not None:
+            found = checksum(rows)
+            source.check()
+            if found != (decided["count"], decided["checksum"]):
+                raise MoveError(
+                    f"an earlier export wrote this queue to offset {start} and later ones, with other options; to"
+                    " export it again, remove this file",
+                    path=plan.path,
+                )
+            return Moved(*found, start, source.damage)
+        there = writer.offset - start
+        count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
+        if count != there:
+            raise MoveError(
+                f"another program wrote to the SEJ journal: it has {there} messages since an interrupted export began,"
+                f" but the queue has {count} items; remove this file to export all items again, after these messages",
+                path=plan.path,
+            )
+        if read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum):
+            raise MoveError(
+                f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the"
+                " items of the queue; remove this file to export all items again, after these messages",
+                path=plan.path,
+            )
+        while batch := list(islice(rows, BATCH)):
+            source.check()
+            writer.append_many(
+                [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
+            )
+            count, found_sum = count + len(batch), checksum(batch, found_sum)[1]
+        writer.sync()
         source.check()
-        writer.append_many(
-            [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
-        )
-        count, found_sum = count + len(batch), checksum(batch, found_sum)[1]
-    writer.sync()
-    source.check()
-    if writer.offset - start != count:
-        raise MoveError(
-            f"{count} items were exported, and the SEJ journal grew by {writer.offset - start}: another program wrote"
-            " to it; export into a journal that no other program uses",
-            path=plan.path,
-        )
-    moved = Moved(count, found_sum, start, source.damage)
-    if read_back is not None:
-        compare(moved, islice(read_back(start), count), plan.path)
-    plan.store({**decided, "count": count, "checksum": found_sum})
-    return moved
+        if writer.offset - start != count:
+            raise MoveError(
+                f"{count} items were exported, and the SEJ journal grew by {writer.offset - start}: another program"
+                " wrote to it; export into a journal that no other program uses",
+                path=plan.path,
+            )
+        if read_back is not None and (again := checksum(islice(read_back(start), count))) != (count, found_sum):
+            raise MoveError(
+                f"the {count} items that were written have checksum {found_sum:08x}, but {again[0]} items with"
+                f" checksum {again[1]:08x} were read back; check the disk, and do not remove the source",
+                path=plan.path,
+            )
+        plan.store({**decided, "count": count, "checksum": found_sum})
+        return Moved(count, found_sum, start, source.damage)
 
 
 class Form(Protocol):
@@ -273,35 +280,54 @@ class Staged(NamedTuple):
     checksum: int
 
 
-def plan_of_import(directory: str, name: str, disk: Disk) -> SealedFile:
-    """The plan of an import, next to its staged items."""
-    disk.mkdir(join(directory, KEPT))
-    return plan_at(join(join(directory, KEPT), f"{name}.imported"), disk)
+class Import:
+    """One call that adds messages to a queue.
 
+    Attributes:
+        plan: where the items will be; next to them.
+    """
 
-def stage(plan: SealedFile, messages: Iterable[MessageLike], keys: str, time_ms: int, form: Form, disk: Disk) -> Staged:
-    """Write all messages to a file, durably, and compare what is read back; nothing of the queue is changed."""
-    path = plan.path.removesuffix("ed")
-    count, passed, found = 0, 0, 0
-    disk.unlink(path)  # after a crash inside a rename it may be a file of the queue as well
-    with disk.open(path, "temp") as file:
-        file.write(form.head)
-        messages = iter(messages)
-        while batch := list(islice(messages, BATCH)):
-            passed = checksum(batch, passed)[1]
-            items = [fields_of(message, keys, time_ms) for message in batch]
-            file.write(b"".join(map(form.encode, items)))
-            found = checksum_of(items, found)[1]
-            count += len(items)
-        file.sync()
-        size = file.size()
-    with disk.open(path, "read") as file:
-        there = checksum_of(form.decode(file))
-    if there != (count, found):
-        raise MoveError(
-            f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk", path=path
-        )
-    return Staged(path, size, count, passed, found)
+    def __init__(self, place: Place, messages: Iterable[MessageLike], keys: str) -> None:
+        """Check the arguments that both formats' imports have.
+
+        Raises:
+            TypeError: an argument has another type.
+            ValueError: keys is another word.
+        """
+        require(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))))
+        self._place, self._messages, self._keys = place, messages, keys
+        self.plan = plan_at(join(join(place.directory, KEPT), f"{place.name}.imported"), place.disk)
+
+    def stage(self, form: Form, time_ms: int) -> Staged:
+        """Write all messages to a file, durably, and compare what is read back; nothing of the queue is changed.
+
+        Args:
+            form: how an item is stored.
+            time_ms: the add time of messages that have no timestamp.
+        """
+        disk, path = self._place.disk, self.plan.path.removesuffix("ed")
+        count, passed, found = 0, 0, 0
+        disk.mkdir(join(self._place.directory, KEPT))
+        disk.unlink(path)  # after a crash inside a rename it may be a file of the queue as well
+        with disk.open(path, "temp") as file:
+            file.write(form.head)
+            messages = iter(self._messages)
+            while batch := list(islice(messages, BATCH)):
+                passed = checksum(batch, passed)[1]
+                items = [fields_of(message, self._keys, time_ms) for message in batch]
+                file.write(b"".join(map(form.encode, items)))
+                found = checksum_of(items, found)[1]
+                count += len(items)
+            file.sync()
+            size = file.size()
+        with disk.open(path, "read") as file:
+            there = checksum_of(form.decode(file))
+        if there != (count, found):
+            raise MoveError(
+                f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk",
+                path=path,
+            )
+        return Staged(path, size, count, passed, found)
 
 
 def checksum_of(items: Iterable[Fields], start: int = 0) -> tuple[int, int]:
@@ -349,33 +375,3 @@ def fields_of(message: MessageLike, keys: str, time_ms: int) -> Fields:
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
     return Fields(message.value, time_ms if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
-
-
-def check_export(
-    writer: WriterLike,
-    read_back: object,
-    expired: Expired,
-    now_ms: object,
-) -> None:
-    """Check the arguments that both formats' exports have.
-
-    Raises:
-        TypeError: an argument has another type.
-        ValueError: expired is another word.
-    """
-    require(
-        writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
-        read_back=(read_back, optional(CALLABLE)),
-        expired=(expired, one_of(get_args(Expired))),
-        now_ms=(now_ms, CALLABLE),
-    )
-
-
-def check_import(messages: Iterable[MessageLike], keys: str, now_ms: object) -> None:
-    """Check the arguments that both formats' imports have.
-
-    Raises:
-        TypeError: an argument has another type.
-        ValueError: keys is another word.
-    """
-    require(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))), now_ms=(now_ms, CALLABLE))

@@ -28,7 +28,7 @@ from threading import Condition as _Condition
 from threading import RLock as _RLock
 
 from kestrel.fast import reference as _reference
-from kestrel.limits import wall_clock_ms as _wall_clock_ms
+from kestrel.files import wall_clock_ms as _wall_clock_ms
 from kestrel.v2.items import ENTRY_BYTES as _ENTRY_BYTES
 from kestrel.v2.items import Item as _Item
 from sej.errors import ClosedError, LockLostError

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
-from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, join, open_file, stamp_of
+from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, open_file, stamp_of
 from kestrel.segmented.codec import (
     PUTS,
     Item,
@@ -248,16 +248,6 @@ def read_bookmarks(
         if bookmark is not None and log is not None:
             bookmark = Bookmark(max(bookmark.head, log.head), bookmark.done | log.done)
         yield reader, bookmark, None if broken is None else Damage(path, broken.position or 0, broken.reason)
-
-
-def reader_path(directory: str | os.PathLike[str], queue: str, reader: str) -> str:
-    """The reader file of a reader."""
-    return join(directory, f"{queue}.read.{reader}")
-
-
-def log_path(directory: str | os.PathLike[str], queue: str, reader: str) -> str:
-    """The log of a reader's commits."""
-    return join(directory, f"{queue}~~read.{reader}")
 
 
 def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookmark:

@@ -9,28 +9,34 @@ Everything is called under the mutex.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kestrel.fast import Log, tick_ns
+from kestrel.fast import Following, Log, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_done, encode_head
-from kestrel.segmented.files import Reading, log_path, reader_path
-from kestrel.segmented.writing import Owner, WriterFiles
+from kestrel.segmented.files import Reading
+from kestrel.segmented.writing import WriterFiles
+from kestrel.tail import Tail
 from sej.fork import notice_fork
 from sej.system.disk import File, replace_file
 
 _MOST_S: Final = 1e9
 
 
-class Journal(Owner):
-    """The shared state of one open queue, which is set by the queue that it is a part of.
+@dataclass(eq=False)
+class Journal:
+    """The shared state of one open queue; a :class:`~kestrel.tail.Store`.
 
     Attributes:
         files: the writer files.
         limits: of the queue.
         checkpoint_s: the least time between two checkpoints.
+        readers: the readers, each a ``Reader``.
+        states: the same, in a list for the compiled module.
     """
 
     files: WriterFiles
@@ -39,42 +45,70 @@ class Journal(Owner):
     on_expired: Callable[[Item], None] | None
     max_errors: int | None
     on_given_up: Callable[[str, Item], None] | None
-    _readers: Mapping[str, Any]  # a Reader each
+    readers: dict[str, Any] = field(default_factory=dict)
+    states: list[Following] = field(default_factory=list)
+
+    @property
+    def tail(self) -> Tail:
+        """The open file at the end."""
+        return self.files.tail
 
     def is_expired(self, item: Item) -> bool:
         """Whether an item has expired: at its time, not after it."""
         expire_time = self.limits.expiry(item.add_time, item.expire_time)
-        return expire_time is not None and expire_time <= self.now_ms()
+        return expire_time is not None and expire_time <= self.tail.place.now_ms()
 
     def checkpoint(self) -> None:
         """Replace all reader files by short ones, and retire what every reader has passed."""
         notice_fork()
-        with self._signal.guard:
-            self._tail.check()
-            for reader in self._readers.values():
-                if reader.file.dirty:
+        with self.tail.signal.guard:
+            self.tail.check()
+            for reader in self.readers.values():
+                if reader.file.grown:
                     reader.checkpoint()
-            self.files.retire(min((reader.head for reader in self._readers.values()), default=self.files.tail_id))
+            self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
             self.wait_for_checkpoint()
 
     def wait_for_checkpoint(self) -> None:
         """Let some time pass before a commit writes the next checkpoint."""
         self.files.due_ns = tick_ns() + int(min(self.checkpoint_s, _MOST_S) * 1e9)
 
-    def sync_all(self) -> None:
-        """As ``sync``, also while the queue is closed; under the mutex."""
-        self._tail.sync()
-        for reader in self._readers.values():
-            reader.file.sync()
-
     def items_after(self, number: int) -> Iterator[Item]:
         """The items above an id that are in the files, committed or not; while the queue is not changed."""
         for writer in list(self.files.files):
             if writer.last_id > number:
-                with open_file(writer.path, self.disk) as file:
+                with open_file(writer.path, self.tail.place.disk) as file:
                     for item in Reading(file, end=writer.size).items():
                         if item.id > number:
                             yield item
+
+    def forget(self, reader: Any) -> None:
+        """Close a reader that is not one any more."""
+        self.states.remove(reader)
+        self.tail.others.remove(reader.file)
+        reader.close()
+
+    def close(self) -> None:
+        """Write a checkpoint, and close the files."""
+        self._end(self.checkpoint if self.files.fuse.live else None)
+
+    def erase(self) -> None:
+        """Remove the files, and close."""
+        self._end(self._remove)
+
+    def _remove(self) -> None:
+        self.tail.check()
+        self.files.erase()
+        for reader in self.readers.values():
+            reader.file.remove()
+
+    def _end(self, act: Callable[[], None] | None) -> None:
+        with ExitStack() as ending:
+            ending.callback(self.tail.close)
+            for reader in self.readers.values():
+                ending.callback(reader.close)
+            if act is not None:
+                act()
 
 
 _GROWN_BYTES: Final = 1 << 18
@@ -90,20 +124,13 @@ class BookmarkFile(Log):
 
     def __init__(self, journal: Journal, reader: str) -> None:
         super().__init__(journal.files.fuse, _GROWN_BYTES)
-        self._directory, self._queue = journal.directory, journal.name
-        self._disk, self._now_ms = journal.disk, journal.now_ms
-        self._failing = journal.files.tail.failing
+        self._place, self._failing = journal.tail.place, journal.tail.failing
         self._log: File | None = None
         self._name(reader)
 
     def _name(self, reader: str) -> None:
-        self.path = reader_path(self._directory, self._queue, reader)
-        self._log_path = log_path(self._directory, self._queue, reader)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether anything was committed since the last checkpoint."""
-        return self.grown > 0
+        self.path = self._place.path(f".read.{reader}")
+        self._log_path = self._place.path(f"~~read.{reader}")
 
     def sync(self) -> None:
         """Sync the commits to disk."""
@@ -119,7 +146,7 @@ class BookmarkFile(Log):
             self.fuse.refuse()
         self.fuse.live = False
         with self._failing():
-            replace_file(self._disk, f"{self.path}~~{self._now_ms()}", self.path, data)
+            replace_file(self._place.disk, f"{self.path}~~{self._place.now_ms()}", self.path, data)
             self._empty_log()
         self.enough = max(_GROWN_BYTES, len(data))
         self.unsynced = False
@@ -128,7 +155,7 @@ class BookmarkFile(Log):
 
     def _empty_log(self) -> None:
         if self._log is None:
-            self._log = self._disk.open(self._log_path, "append")
+            self._log = self._place.disk.open(self._log_path, "append")
             self.output.aim(self._log)
             if self._log.size():
                 self._log.truncate(0)
@@ -142,8 +169,8 @@ class BookmarkFile(Log):
         self.close()
         self._name(reader)
         with self._failing():
-            self._disk.rename(old, self.path)
-            self._disk.unlink(log)
+            self._place.disk.rename(old, self.path)
+            self._place.disk.unlink(log)
             self._empty_log()
 
     def close(self) -> None:
@@ -158,11 +185,11 @@ class BookmarkFile(Log):
         self.close()
         if not self.grown and self.fuse.blown is None:
             with self._failing():
-                self._disk.unlink(self._log_path)
+                self._place.disk.unlink(self._log_path)
 
     def remove(self) -> None:
         """Close the files and remove them."""
         self.close()
         with self._failing():
-            self._disk.unlink(self.path)
-            self._disk.unlink(self._log_path)
+            self._place.disk.unlink(self.path)
+            self._place.disk.unlink(self._log_path)

@@ -14,30 +14,14 @@ from typing import Final, Literal
 from zlib import crc32
 
 from kestrel.errors import MissingError, MoveError
-from kestrel.files import WRITER_MAGIC, check_place, join, opening
-from kestrel.limits import wall_clock_ms
+from kestrel.files import WRITER_MAGIC, Place, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
-from kestrel.transfer import (
-    BATCH,
-    Expired,
-    Fields,
-    MessageLike,
-    Moved,
-    WriterLike,
-    check_export,
-    check_import,
-    checksum_of,
-    export_items,
-    plan_at,
-    plan_of_import,
-    stage,
-)
+from kestrel.transfer import BATCH, Expired, Export, Fields, Import, MessageLike, Moved, WriterLike, checksum_of
 from sej.checks import TEXT
 from sej.system.disk import OS, Disk, File
-from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile
 
 _NOW: Final = -1
@@ -79,30 +63,24 @@ def export(
         DamageError: the files are those of a Kestrel 2 queue.
         MissingError: the queue has no such reader.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
-    check_export(writer, read_back, expired, now_ms)
+    place = Place.of(directory, name, disk, now_ms)
+    moving = Export(place, writer, expired, read_back)
     TEXT("reader", reader)
-    with opening(join(directory, name)), closing(Snapshot(directory, name, disk=disk, exclude=True)) as snapshot:
-        refuse_kestrel_2(directory, name, disk)
+    with place.opening(), closing(Snapshot(place, exclude=True)) as snapshot:
+        refuse_kestrel_2(place)
         # A reader whose file is unreadable begins at the first item, as when the queue is opened.
         readers = {**dict.fromkeys(snapshot.unreadable, Bookmark()), **snapshot.readers} or {"": Bookmark()}
         if reader not in readers:
             raise MissingError(
-                f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}",
-                path=directory,
+                f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}", path=place.directory
             )
         bookmark = readers[reader]
-        return export_items(
+        return moving.run(
+            snapshot,
             ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
             [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
-            snapshot,
-            plan_at(join(writer.path, f"{name}.read.{reader}.exported"), disk),
-            writer,
-            expired=expired,
             grace_ms=0,
-            read_back=read_back,
-            now_ms=now_ms(),
+            reader=f".read.{reader}",
         )
 
 
@@ -135,13 +113,11 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 2 queue.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
-    check_import(messages, keys, now_ms)
-    with opening(join(directory, name)), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
-        plan = plan_of_import(directory, name, disk)
-        form = _Form(queue)
-        staged = stage(plan, messages, keys, _NOW, form, disk)
+    place = Place.of(directory, name, disk, now_ms)
+    moving = Import(place, messages, keys)
+    with place.opening(), Queue(directory, name, now_ms=now_ms, disk=disk) as queue:
+        plan, form = moving.plan, _Form(queue)
+        staged = moving.stage(form, _NOW)
         start = _decide(queue, plan, [staged.count, staged.messages])
         with disk.open(staged.path, "read") as file:
             items = form.decode(file)
@@ -179,7 +155,7 @@ def _decide(queue: Queue, plan: SealedFile, messages: list[int]) -> int:
 
 
 def _items_after(queue: Queue, number: int) -> Iterator[Fields]:
-    return (_fields(item) for item in queue.items_after(number))
+    return (_fields(item) for item in queue._journal.items_after(number))
 
 
 def _fields(item: Item) -> Fields:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
-from kestrel.fast import Following, Puts, Signal
-from kestrel.files import check_name, check_numbers, files_of, join, keep_tail, open_file, opening
-from kestrel.limits import Limits, wall_clock_ms
+from kestrel.fast import Puts
+from kestrel.files import Place, open_file, wall_clock_ms
+from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
@@ -26,23 +26,22 @@ from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit
 from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
-from kestrel.tail import Sync, check_sync
-from sej.checks import CALLABLE, COUNT, DISK, FLAG, PATH, SECONDS, between, optional, require
+from kestrel.tail import OpenQueue, Sync
+from sej.checks import CALLABLE, COUNT, FLAG, PATH, SECONDS, between, optional, require
 from sej.durations import Seconds, seconds
 from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_path
 
 _TIME: Final = optional(between(-(2**63), 2**63 - 1))
 
 
-def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -> None:
+def refuse_kestrel_2(place: Place) -> None:
     """A journal of Kestrel 2 has just the queue's name; its rotated files are named like writer files.
 
     Raises:
         DamageError: the directory has such a file, with content.
     """
-    path = join(directory, name)
-    journal = disk.status(path)
+    path = place.path()
+    journal = place.disk.status(path)
     if journal is not None and journal.size and not journal.is_dir:
         raise DamageError(
             "this file has the name of the queue, so it is a journal of Kestrel 2; open it with kestrel.Queue, or"
@@ -52,15 +51,7 @@ def refuse_kestrel_2(directory: str | os.PathLike[str], name: str, disk: Disk) -
         )
 
 
-def _over_done(bookmark: Bookmark) -> Bookmark:
-    """The same position with the head above the done ids next to it; the original looks at the head only."""
-    head = bookmark.head
-    while head + 1 in bookmark.done:
-        head += 1
-    return Bookmark(head, frozenset(number for number in bookmark.done if number > head))
-
-
-class Queue(Puts, Journal):
+class Queue(Puts, OpenQueue):
     """A queue and its readers.
 
     Attributes:
@@ -126,68 +117,53 @@ class Queue(Puts, Journal):
             ValueError: a size, count or time is below 0, or journal_bytes leaves no room for an item.
         """
         max_age_s, checkpoint_s = seconds("max_age_s", max_age_s), seconds("checkpoint_s", checkpoint_s)
+        place = Place.of(directory, name, disk, now_ms)
         require(
-            directory=(directory, PATH),
             journal_bytes=(journal_bytes, COUNT),
             archive_to=(archive_to, optional(PATH)),
             max_item_bytes=(max_item_bytes, COUNT),
+            max_errors=(max_errors, optional(COUNT)),
             checkpoint_s=(checkpoint_s, SECONDS),
             drop_oldest=(drop_oldest, FLAG),
             on_expired=(on_expired, optional(CALLABLE)),
             on_given_up=(on_given_up, optional(CALLABLE)),
-            now_ms=(now_ms, CALLABLE),
-            disk=(disk, DISK),
         )
-        check_sync(sync)
-        check_numbers(max_errors=max_errors)
         if journal_bytes < LEAST_BYTES:
             raise ValueError(f"journal_bytes must be at least {LEAST_BYTES}, got {journal_bytes!r}")
-        self.name = check_name(name)
-        self.directory = directory = absolute_path(directory)
         self._drop_oldest = drop_oldest
-        self.disk, self.now_ms, self.checkpoint_s = disk, now_ms, checkpoint_s
-        self.on_expired, self.on_given_up, self.max_errors = on_expired, on_given_up, max_errors
-        self._signal = Signal()
-        self._readers: dict[str, Reader] = {}
-        self._states: list[Following] = []
-        self.limits = Limits(
-            directory,
-            max_items=max_items,
-            max_bytes=max_bytes,
-            max_item_bytes=min(max_item_bytes, MAX_DATA_SIZE),
-            max_age_s=max_age_s,
-        )
-        with opening(join(directory, name)):
-            self.files = WriterFiles(self, journal_bytes, archive_to, sync)
-            self._tail, self._fuse = self.files.tail, self.files.fuse
+        limits = Limits(place, max_items, max_bytes, max_item_bytes, max_age_s, most=MAX_DATA_SIZE)
+        with place.opening():
+            self.files = WriterFiles(place, journal_bytes, archive_to, sync)
+            self._store = self._journal = Journal(self.files, limits, checkpoint_s, on_expired, max_errors, on_given_up)
+            OpenQueue.__init__(self, self.files.tail)
             try:
-                self._open()
+                self._open(place, limits)
             except BaseException:
                 self._tail.close()
                 raise
 
-    def _open(self) -> None:
-        refuse_kestrel_2(self.directory, self.name, self.disk)
-        listing = list_files(files_of(self.directory, self.name, self.disk), self.name)
+    def _open(self, place: Place, limits: Limits) -> None:
+        refuse_kestrel_2(place)
+        listing = list_files(place.files(), place.name)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
-        for reader, bookmark, broken in read_bookmarks(listing, None, self.disk):
+        for reader, bookmark, broken in read_bookmarks(listing, None, place.disk):
             if broken is not None:
                 damage.append(broken)
-                keep_tail(self.disk, broken.path, broken.position, self.now_ms())
+                place.keep_tail(broken.path, broken.position)
             bookmarks[reader] = bookmark or Bookmark()
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
-            self.disk.unlink(listing.readers[""])
+            place.disk.unlink(listing.readers[""])
         self.files.open(listing)
-        limits = self.limits
         limits.max_item_bytes = min(limits.max_item_bytes, self.files.journal_bytes - LEAST_BYTES)
+        self._limits = limits
+        self._readers: dict[str, Reader] = self._journal.readers
         plain = not (limits.bounded and self._drop_oldest)
-        super().__init__(self.files, self._signal, limits, self._states, plain=plain, now_ms=self.now_ms)
+        super().__init__(self.files, self._signal, limits, self._journal.states, plain=plain, now_ms=place.now_ms)
         self.damage: list[Damage] = self.files.damage + damage
-        self.wait_for_checkpoint()
-        first = self.files.lowest_id
-        for name, bookmark in (bookmarks or {"": Bookmark()}).items():
-            self._add_reader(name, _over_done(fit(bookmark, first, self.tail_id)))
+        self._journal.wait_for_checkpoint()
+        for reader, bookmark in (bookmarks or {"": Bookmark()}).items():
+            self._add_reader(reader, fit(bookmark, self.files.lowest_id, self.tail_id))
 
     put = Puts.put
 
@@ -222,12 +198,12 @@ class Queue(Puts, Journal):
             FullError: as :meth:`put_many`.
             TooLargeError: as :meth:`put_many`.
         """
-        checked = self.limits.checked
+        checked = self._limits.checked
         found = [Item(0, one.add_time, one.expire_time, one.error_count, checked(one.data)) for one in items]
         with self._signal.guard:
             self._tail.check()
             self._make_room([item.data for item in found])
-            start, now = self.tail_id + 1, self.now_ms()
+            start, now = self.tail_id + 1, self._now_ms()
             if self.tail_id + len(found) > MAX_ID:
                 raise FullError(
                     f"the last id is {self.tail_id}, and the format has none above {MAX_ID}; move the items to a new"
@@ -284,8 +260,7 @@ class Queue(Puts, Journal):
                 self._fuse.live = True
                 if start == "auto":
                     return default
-                self._states.remove(default)
-                default.close()
+                self._journal.forget(default)
             head = self.tail_id if start != "first" else self.files.lowest_id - 1
             return self._add_reader(name, Bookmark(max(head, 0)))
 
@@ -307,8 +282,7 @@ class Queue(Puts, Journal):
                 self._add_reader("", reader.bookmark)
             self._fuse.live = False
             del self._readers[name]
-            self._states.remove(reader)
-            reader.close()
+            self._journal.forget(reader)
             reader.file.remove()
             self._fuse.live = True
 
@@ -328,30 +302,18 @@ class Queue(Puts, Journal):
         """The bytes of all writer files."""
         return self.files.size
 
+    def checkpoint(self) -> None:
+        """Replace all reader files by short ones, and retire what every reader has passed."""
+        self._journal.checkpoint()
+
     def checked(self, data: bytes) -> bytes:
         """An item, if the queue can take it; raises as :meth:`put_many`."""
-        return self.limits.checked(data)
-
-    def _leave(self, erase: bool) -> None:
-        try:
-            if erase:
-                self._tail.check()
-                self.files.erase()
-                for reader in self._readers.values():
-                    reader.file.remove()
-            elif self._fuse.live:
-                self.checkpoint()
-        finally:
-            try:
-                for reader in self._readers.values():
-                    reader.close()
-            finally:
-                self._tail.close()
+        return self._limits.checked(data)
 
     # Every method from here on is called under the mutex.
 
     def _add_reader(self, name: str, bookmark: Bookmark) -> Reader:
-        reader = Reader(self, name, bookmark)
+        reader = Reader(self._journal, name, bookmark)
         for writer in self.files.files:
             found = writer.scanned
             if writer.last_id <= bookmark.head:
@@ -365,16 +327,16 @@ class Queue(Puts, Journal):
                 reader.items += found.items
                 reader.bytes += found.data_bytes
                 continue
-            with open_file(writer.path, self.disk) as items:
+            with open_file(writer.path, self._tail.place.disk) as items:
                 for batch in Reading(items, end=writer.size).batches():
                     reader.added(batch)
         self._readers[name] = reader
-        self._states.append(reader)
+        self._journal.states.append(reader)
         return reader
 
     def _make_room(self, items: list[bytes]) -> None:
         """Refuse items at a limit."""
-        limits = self.limits
+        limits = self._limits
         if self._drop_oldest or not limits.bounded or not items:
             return
         for reader in self._readers.values():
@@ -390,7 +352,7 @@ class Queue(Puts, Journal):
 
     def _trim(self) -> None:
         """Drop the oldest items above a limit."""
-        full = self.limits.full
+        full = self._limits.full
         for reader in self._readers.values():
             while full(len(reader), reader.size - 1, ()) and reader.drop_oldest():
                 pass

@@ -22,7 +22,7 @@ from kestrel.segmented.files import Bookmark, Reading
 from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds
-from sej.system.disk import Disk, File
+from sej.system.disk import File
 
 
 class Counters(NamedTuple):
@@ -67,14 +67,17 @@ class Reader(Following):
         """Made by ``Queue.reader``."""
         self.name = name
         self.file = BookmarkFile(journal, name)
-        self.file.replace(bookmark.head, sorted(bookmark.done))
+        head = bookmark.head
+        while head + 1 in bookmark.done:  # the original looks at the head only
+            head += 1
+        done = frozenset(number for number in bookmark.done if number > head)
+        self.file.replace(head, sorted(done))
         ageless = journal.limits.max_age_ms is None
-        super().__init__(journal.files, journal._signal, self.file, bookmark.head, bookmark.done, ageless=ageless)
-        self._journal = journal
-        self._tail = journal.files.tail
-        self._fuse = journal.files.fuse
-        self._cursor = _Cursor(journal.files, bookmark.head, journal.disk)
+        super().__init__(journal.files, journal.tail.signal, self.file, head, done, ageless=ageless)
+        self._journal, self._tail, self._fuse = journal, journal.tail, journal.files.fuse
+        self._cursor = _Cursor(journal.files, head)
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
+        self._tail.others.append(self.file)
 
     get = Following.get
     commit = Following.commit
@@ -165,20 +168,9 @@ class Reader(Following):
     def counters(self) -> Counters:
         """What is counted."""
         with self._signal.guard:
-            counts = self._counts
-            return Counters(
-                self.items,
-                self.bytes,
-                len(self.outstanding) - len(self.returned),
-                self.gets,
-                self.hits,
-                self.gets - self.hits,
-                self.committed,
-                counts["canceled"],
-                counts["expired"],
-                counts["discarded"],
-                counts["flushes"],
-            )
+            open_, misses = len(self.outstanding) - len(self.returned), self.gets - self.hits
+            taken = self.items, self.bytes, open_, self.gets, self.hits, misses, self.committed
+            return Counters(*taken, **self._counts)
 
     # What the queue calls, under its lock.
 
@@ -190,7 +182,7 @@ class Reader(Following):
 
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
-        self._journal.sync_all()
+        self._tail.sync_all()
         self.done = {number for number in self.done if number > self.head}
         self.file.replace(self.head, sorted(self.done))
 
@@ -343,9 +335,8 @@ class Reader(Following):
 class _Cursor:
     """Reads the items of the writer files from an id on; follows files that grow and passes ids that are missing."""
 
-    def __init__(self, files: WriterFiles, after: int, disk: Disk) -> None:
+    def __init__(self, files: WriterFiles, after: int) -> None:
         self._files = files
-        self._disk = disk
         self._after = after
         self._writer: WriterFile | None = None
         self._position = MAGIC_SIZE
@@ -377,7 +368,7 @@ class _Cursor:
             self._writer, self._position = following, MAGIC_SIZE
         if self._file is None:
             try:
-                self._file = open_file(self._writer.path, self._disk)
+                self._file = open_file(self._writer.path, self._files.tail.place.disk)
             except MissingError:
                 self._end = self._writer.size
                 return True

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place
+from kestrel.files import Place
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
@@ -27,7 +27,6 @@ from kestrel.segmented.files import (
 )
 from kestrel.snapshot_files import Pinned
 from sej.system.disk import OS, Disk, File
-from sej.system.paths import absolute_path
 
 
 def fit(bookmark: Bookmark, first_id: int, tail_id: int) -> Bookmark:
@@ -46,20 +45,20 @@ class Snapshot(Pinned):
         beyond_end: bytes after the zero byte that ends a file.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
+    def __init__(self, place: Place, *, exclude: bool = False) -> None:
         """Open all files and read them once; as :class:`~kestrel.snapshot_files.Pinned`."""
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}
         self.unreadable: list[str] = []
         self._readings: list[tuple[int, int, File]] = []
         """First id, end of the records, file; by the first id."""
-        super().__init__(directory, name, disk=disk, exclude=exclude)
-        listing = list_files(self.files, name)
+        super().__init__(place, exclude=exclude)
+        listing = list_files(self.files, place.name)
         try:
             scans = self._scan([path for _, path in listing.writers])
             first_id = min((found.lowest_id for found in scans), default=0)
             self.tail_id = max((found.last_id for found in scans), default=0)
-            for reader, bookmark, broken in read_bookmarks(listing, self, disk):
+            for reader, bookmark, broken in read_bookmarks(listing, self, place.disk):
                 if broken is not None:
                     self.damage.append(broken)
                 if bookmark is None:
@@ -150,8 +149,6 @@ def load(directory: str | os.PathLike[str], name: str, *, disk: Disk = OS) -> St
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be opened.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
-    with closing(Snapshot(directory, name, disk=disk)) as snapshot:
+    with closing(Snapshot(Place.of(directory, name, disk))) as snapshot:
         items = sorted(snapshot.items(), key=lambda item: item.id)
     return State(items, snapshot.tail_id, snapshot.readers, snapshot.damage, snapshot.beyond_end)

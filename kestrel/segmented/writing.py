@@ -8,16 +8,16 @@ records when the queue is opened, and the bytes are copied to ``kept/`` first un
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.fast import Entry, WriterEnd
-from kestrel.files import MAGIC_SIZE, WRITER_MAGIC, cut, join, keep_tail
+from kestrel.files import MAGIC_SIZE, WRITER_MAGIC, Place, join
 from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
 from kestrel.segmented.format import PUT_EXPIRING_HEAD
-from kestrel.tail import BaseQueue, Sync, Tail
-from sej.system.disk import Disk, File
+from kestrel.tail import Sync, Tail
+from sej.system.disk import File
 from sej.system.paths import absolute_path
 
 _BLOCK: Final = 1 << 18
@@ -38,13 +38,6 @@ class WriterFile(Entry):
         self.scanned = scanned
 
 
-class Owner(BaseQueue):
-    """What a queue has before it opens its files."""
-
-    disk: Disk
-    now_ms: Callable[[], int]
-
-
 class WriterFiles(WriterEnd):
     """All writer files of one queue.
 
@@ -55,15 +48,21 @@ class WriterFiles(WriterEnd):
         damage: what was unreadable when they were opened.
     """
 
-    def __init__(self, owner: Owner, journal_bytes: int, archive_to: str | os.PathLike[str] | None, sync: Sync) -> None:
+    def __init__(self, place: Place, journal_bytes: int, archive_to: str | os.PathLike[str] | None, sync: Sync) -> None:
         self.files: list[WriterFile] = []
         self.damage: list[Damage] = []
-        self._directory, self._name = owner.directory, owner.name
+        self._place, self._disk = place, place.disk
         self._archive = None if archive_to is None else absolute_path(archive_to)
-        self._disk, self._now_ms = owner.disk, owner.now_ms
         self._last_stamp = 0
-        self._require_one_file_system(owner.directory)
-        self.tail = Tail(owner.directory, owner.name, sync=sync, owner=owner, disk=owner.disk)
+        if self._archive is not None:
+            for path in (place.directory, self._archive):
+                self._disk.mkdir(path, parents=True)
+            here, there = self._disk.status(place.directory), self._disk.status(self._archive)
+            if here is not None and there is not None and here.device != there.device:
+                raise ValueError(
+                    f"archive_to ({self._archive}) must be on the file system of the queue, to rename into it"
+                )
+        self.tail = Tail(place, sync)
         super().__init__(self.tail, min(journal_bytes, _MOST))
         self.fuse = self.tail.fuse
 
@@ -72,15 +71,6 @@ class WriterFiles(WriterEnd):
         """The lowest id of all items, 0 in an empty queue. It is that of the first item, unless its id was damaged."""
         found = [(file.scanned.lowest_id if file.scanned else file.first_id) for file in self.files if file.first_id]
         return min(found, default=0)
-
-    def _require_one_file_system(self, directory: str | os.PathLike[str]) -> None:
-        if self._archive is None:
-            return
-        for path in (directory, self._archive):
-            self._disk.mkdir(path, parents=True)
-        here, there = self._disk.status(directory), self._disk.status(self._archive)
-        if here is not None and there is not None and here.device != there.device:
-            raise ValueError(f"archive_to ({self._archive}) must be on the file system of the queue, to rename into it")
 
     def open(self, listing: Listing) -> None:
         """Read all files, cut each to its good records, remove empty ones, and open the last."""
@@ -115,7 +105,7 @@ class WriterFiles(WriterEnd):
         if keep or (not found.first_id and found.size > MAGIC_SIZE):
             reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
             self.damage.append(Damage(path, found.size if keep else 0, reason))
-            keep_tail(self._disk, path, found.size if found.first_id else 0, self._now_ms())
+            self._place.keep_tail(path, found.size if found.first_id else 0)
         elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
             self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
         if not found.first_id:
@@ -123,7 +113,7 @@ class WriterFiles(WriterEnd):
             return False
         if found.size < size:
             self.tail.renewing.forget()
-            cut(self._disk, path, found.size, keep_at_ms=None)
+            self._place.cut(path, found.size)
         return True
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -167,7 +157,7 @@ class WriterFiles(WriterEnd):
                 if self._archive is None:
                     self._disk.unlink(file.path)
                 else:
-                    self._disk.rename(file.path, join(self._archive, f"archive~{self._name}.{file.stamp}"))
+                    self._disk.rename(file.path, join(self._archive, f"archive~{self._place.name}.{file.stamp}"))
         del self.files[:passed]
         return passed
 
@@ -181,10 +171,9 @@ class WriterFiles(WriterEnd):
             self._begin_file()
 
     def _begin_file(self) -> None:
-        stamp = self._last_stamp = max(self._now_ms(), self._last_stamp + 1)
-        path = join(self._directory, f"{self._name}.{stamp}")
-        file = WriterFile(path, stamp, 0)
-        self.tail.open(path, file, head=WRITER_MAGIC)
+        stamp = self._last_stamp = max(self._place.now_ms(), self._last_stamp + 1)
+        file = WriterFile(self._place.path(f".{stamp}"), stamp, 0)
+        self.tail.open(file.path, file, head=WRITER_MAGIC)
         self.files.append(file)
 
     def erase(self) -> None:

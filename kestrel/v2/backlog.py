@@ -31,8 +31,8 @@ from kestrel.v2.format import (
     UNREMOVE,
 )
 from kestrel.v2.items import ENTRY_BYTES, Row, next_xid
-from kestrel.v2.journal import Dialect, read_operations
-from kestrel.v2.storage import Piece, Pieces
+from kestrel.v2.journal import Dialect, Piece, read_operations
+from kestrel.v2.storage import Pieces
 from sej.system.disk import File, of_system
 
 _READ_STEP: Final = 100

@@ -15,67 +15,100 @@ caller holds the queue's mutex.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from kestrel.errors import Damage
+from kestrel.errors import Damage, MissingError
+from kestrel.files import Place, wall_clock_ms
+from kestrel.tail import Sync
 from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
-from kestrel.v2.codec import removes, xid_operation
-from kestrel.v2.format import CONFIRM_REMOVE, MAX_XID, REMOVE_TENTATIVE_XID, UNREMOVE
+from kestrel.v2.codec import addx, continue_, removes, xid_operation
+from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE
 from kestrel.v2.items import Row, next_xid
-from kestrel.v2.journal import Dialect
+from kestrel.v2.journal import DIALECT, Dialect, list_parts
 from kestrel.v2.replay import Checkpoint, dump, load, packed
 from kestrel.v2.storage import Storage
+from sej.system.disk import OS, Disk
 
 _FLUSH_STEP: Final = 1 << 16
 _MOST: Final = 1 << 62
+MEMORY_BYTES: Final = 32 << 20
+"""The memory of a pack, an export or an import."""
+
+
+class Sizes(NamedTuple):
+    """When a journal is rotated or rewritten, as the options of a queue say; by default never."""
+
+    max_memory_bytes: int
+    journal_bytes: int = _MOST
+    max_journal_bytes: int = _MOST
+    compact_delay_s: float = 0.0
 
 
 class Contents:
-    """The state of one open queue.
+    """The state of one open queue; a :class:`~kestrel.tail.Store`.
 
     Attributes:
         backlog: what waits, and what is reserved.
         reserved_at: when each open transaction was reserved, ms since the epoch; empty in a queue without time-outs.
+        tail: appends to the current file.
         fuse: the lifecycle.
         storage: the files.
         growth: rotates and rewrites the journal.
         damage: what was unreadable when the queue was opened.
     """
 
-    def __init__(self, storage: Storage, sizes: Sizes, dialect: Dialect) -> None:
-        """Replay the files, cut what is damaged, and put open transactions back."""
-        self.storage = storage
+    def __init__(
+        self,
+        place: Place,
+        sizes: Sizes,
+        dialect: Dialect = "auto",
+        sync: Sync = "never",
+        *,
+        put_back: bool = False,
+        renew: bool = True,
+    ) -> None:
+        """Take the lock, replay the files and cut what is damaged.
+
+        Args:
+            place: where the queue is.
+            sizes: when the journal is rotated or rewritten.
+            dialect: what opcode 8 means.
+            sync: when writes are synced to disk.
+            put_back: whether open transactions are put back, the lowest xid at the head.
+            renew: whether what earlier processes left is made durable first; False for what is replaced anyway.
+        """
+        self.storage = storage = Storage(place, sync)
+        self.tail, self.fuse = storage.tail, storage.fuse
         self.backlog = backlog = Backlog(storage, sizes.max_memory_bytes, dialect=dialect)
         self.growth = Growth(storage, backlog, sizes)
-        self.fuse = storage.fuse
         self.reserved_at: dict[int, int] = {}
-        self._tail = storage.tail
         try:
-            storage.renew()
-            damage, self.growth.checkpoints = load(storage, backlog, dialect=dialect)
-            self.damage: list[Damage] = damage
-            storage.ready(damage)
-            self.put_back(sorted(backlog.open, reverse=True))
+            if renew:
+                self.tail.renewing.renew([piece.path for piece in storage.pieces])
+            self.damage, self.growth.checkpoints = load(storage, backlog, dialect=dialect)
+            storage.ready(self.damage)
+            self.put_back(sorted(backlog.open, reverse=True) if put_back else [])
         except BaseException:
-            backlog.close()
-            self._tail.close()
+            self.end()
             raise
 
-    def add(
-        self, operations: list[bytes], items: list[bytes], now: int, expiry: int, *, closes: int | None = None
-    ) -> None:
+    def add(self, items: Sequence[bytes], now: int, expiry: int, *, closes: int | None = None) -> None:
         """Add items at the end, with one write.
 
         Args:
-            operations: an ADDX or CONTINUE for each item.
-            items: their data.
+            items: their data; one if it closes a transaction.
             now: their add time.
             expiry: their expiry; 0: never.
-            closes: the transaction that a CONTINUE confirms.
+            closes: the transaction that is confirmed by the same operation.
         """
         storage, backlog = self.storage, self.backlog
         piece, position = storage.current, storage.size
-        self._tail.append(b"".join(operations))
+        operations = [
+            addx(data, now, expiry) if closes is None else continue_(closes, data, now, expiry) for data in items
+        ]
+        self.tail.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
             backlog.place = (piece, position)
             backlog.append((backlog.added, data, now, expiry, 0))
@@ -88,7 +121,7 @@ class Contents:
 
     def remove(self, *, expired: bool = False) -> Row:
         """Take the head, for good. The caller has looked at it, so it is in memory."""
-        self._tail.append(removes(1))
+        self.tail.append(removes(1))
         row = self.backlog.popleft()
         if not expired and row[2] is not None:
             self.backlog.taken_add_time = row[2]
@@ -102,10 +135,8 @@ class Contents:
             now: the time, ms since the epoch, if it is needed later; else None.
         """
         backlog = self.backlog
-        xid = backlog.last_xid + 1
-        if not 0 < xid <= MAX_XID or xid in backlog.open:
-            xid = next_xid(backlog.last_xid, backlog.open)
-        self._tail.append(xid_operation(REMOVE_TENTATIVE_XID, xid))
+        xid = next_xid(backlog.last_xid, backlog.open)
+        self.tail.append(xid_operation(REMOVE_TENTATIVE_XID, xid))
         row = backlog.popleft()
         backlog.last_xid = xid
         backlog.open[xid] = row
@@ -118,7 +149,7 @@ class Contents:
 
     def confirm(self, xid: int) -> None:
         """End an open transaction."""
-        self._tail.append(xid_operation(CONFIRM_REMOVE, xid))
+        self.tail.append(xid_operation(CONFIRM_REMOVE, xid))
         self._forget(xid)
         self.fuse.live = True
 
@@ -129,7 +160,7 @@ class Contents:
     def put_back(self, xids: list[int]) -> None:
         """Put reserved items back at the head, one after another; so the last of xids ends there."""
         if xids:
-            self._tail.append(b"".join(xid_operation(UNREMOVE, xid) for xid in xids))
+            self.tail.append(b"".join(xid_operation(UNREMOVE, xid) for xid in xids))
             for xid in xids:
                 self.backlog.appendleft(self.backlog.open.pop(xid))
                 self.reserved_at.pop(xid, None)
@@ -143,7 +174,7 @@ class Contents:
         count = left = len(backlog)
         while left:
             step = min(left, _FLUSH_STEP)
-            self._tail.append(removes(step), midway=left < count)
+            self.tail.append(removes(step), midway=left < count)
             left -= step
         backlog.clear()
         if count and last is not None:
@@ -168,36 +199,28 @@ class Contents:
         backlog.plain_below = 0 if behind else min(quiet, self.storage.size + backlog.room // MEMORY_PER_BYTE)
         backlog.empty_below = min(backlog.plain_below, self.growth.empty_below)
 
-    def close(self, now: int) -> None:
+    def close(self) -> None:
         """Sync and close; the journal of an empty queue is rewritten first, as the original does."""
         try:
             if self.fuse.live and not self.backlog and self.storage.total_size:
-                self.growth.rewrite(now)
+                self.growth.rewrite(self.storage.place.now_ms())
         finally:
-            self._end()
+            self.end()
 
     def erase(self) -> None:
         """Remove the queue's files and close."""
         try:
             self.storage.erase()
         finally:
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Sync and close the files."""
         try:
-            self._tail.close()
+            self.tail.close()
         finally:
             self.fuse.live = False  # if this close was interrupted, the next one must not take the queue for empty
             self.backlog.close()
-
-
-class Sizes(NamedTuple):
-    """When a journal is rotated or rewritten, as the options of a queue say."""
-
-    max_memory_bytes: int
-    journal_bytes: int
-    max_journal_bytes: int
-    compact_delay_s: float
 
 
 class Growth:
@@ -279,3 +302,55 @@ class Growth:
         alive.update((row[0], row) for row in self._backlog.open.values())
         self._storage.replace(last.piece, packed(last, alive, now_ms))
         self.packs += 1
+
+
+def require(place: Place) -> None:
+    """Make sure that a queue has files, for callers that would otherwise make an empty queue.
+
+    Raises:
+        MissingError: the directory does not exist, or has no file of the queue.
+    """
+    if not any(list_parts(place.files(), place.name)):
+        raise MissingError(
+            f"the directory holds no file of a queue {place.name!r}; check the name", path=place.directory
+        )
+
+
+def pack(
+    directory: str | os.PathLike[str],
+    name: str,
+    *,
+    dialect: Dialect = "auto",
+    disk: Disk = OS,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> list[Damage]:
+    """Put all files of a queue that no process has open into one, with the same items, open transactions and last xid.
+
+    Memory stays bounded; damaged bytes are copied to ``kept/``.
+
+    Args:
+        directory: where the files are.
+        name: the queue.
+        dialect: what opcode 8 means.
+        disk: the seam.
+        now_ms: the clock, in ms since the epoch.
+
+    Returns:
+        What was unreadable.
+
+    Raises:
+        MissingError: the directory has no such queue.
+        BusyError: another process has the queue open.
+        DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
+        FailedError: a write failed; the journal holds the same as before.
+    """
+    place = Place.of(directory, name, disk, now_ms)
+    DIALECT("dialect", dialect)
+    with place.opening():
+        require(place)
+        store = Contents(place, Sizes(MEMORY_BYTES), dialect, renew=False)
+        try:
+            store.growth.rewrite(now_ms())
+        finally:
+            store.end()
+    return store.damage

@@ -25,12 +25,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
-from kestrel.errors import DamageError, MissingError
-from kestrel.files import OURS, files_of, open_file, stamp_of
+from kestrel.errors import DamageError
+from kestrel.fast import Entry
+from kestrel.files import OURS, open_file, stamp_of
 from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
-from sej.checks import COUNT, DISK, PATH, one_of, optional
-from sej.checks import require as require_arguments
+from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
 
@@ -71,7 +71,7 @@ def read_journal(
             was yielded.
         MissingError: the file does not exist.
     """
-    require_arguments(
+    require(
         path=(path, PATH),
         dialect=(dialect, DIALECT),
         start=(start, COUNT),
@@ -181,30 +181,30 @@ def _is_dump(file: File, position: int, end: int) -> bool:
     return dump.count >= 0 and at == end
 
 
-class Part(NamedTuple):
-    """One file of a journal.
+class Piece(Entry):
+    """One file of a journal; size counts what is good of it. Its path changes when it is rotated.
 
     Attributes:
         path: the file.
         stamp: the number in its name; None for the current file.
-        packed: whether its name still ends with ``.pack``.
     """
 
-    path: str
-    stamp: int | None
-    packed: bool = False
+    def __init__(self, path: str, stamp: int | None, size: int = 0) -> None:
+        super().__init__(size)
+        self.path = path
+        self.stamp = stamp
 
 
 class Listing(NamedTuple):
     """The files of one queue in a directory.
 
     Attributes:
-        parts: the files of the journal, in the order of replay.
+        pieces: the files of the journal, in the order of replay.
         dead: rotated files that a pack replaces, and empty packs.
         temporary: files that a process left when it died while writing them.
     """
 
-    parts: list[Part]
+    pieces: list[Piece]
     dead: list[str]
     temporary: list[str]
 
@@ -220,34 +220,24 @@ def list_parts(files: Mapping[str, int], name: str) -> Listing:
     for path, size in files.items():
         rest = os.path.basename(path)[len(name) :]
         if not rest:
-            current.append(Part(path, None))
+            current.append(Piece(path, None, size))
         elif rest.startswith("~~"):
             if rest not in OURS:
                 temporary.append(path)
         elif (stamp := stamp_of(rest[1:])) is not None:
-            rotated.append(Part(path, stamp))
+            rotated.append(Piece(path, stamp, size))
         elif (stamp := stamp_of(rest[1:].removesuffix(".pack"))) is not None:
             if size:
-                packs.append(Part(path, stamp, packed=True))
+                packs.append(Piece(path, stamp, size))
             else:
                 dead.append(path)
-    parts = sorted(rotated, key=_stamp)
+    pieces = sorted(rotated, key=_stamp)
     if packs:
         pack = max(packs, key=_stamp)
-        dead.extend(part.path for part in [*parts, *packs] if part is not pack and _stamp(part) <= _stamp(pack))
-        parts = [pack, *(part for part in parts if _stamp(part) > _stamp(pack))]
-    return Listing(parts + current, dead, temporary)
+        dead.extend(piece.path for piece in [*pieces, *packs] if piece is not pack and _stamp(piece) <= _stamp(pack))
+        pieces = [pack, *(piece for piece in pieces if _stamp(piece) > _stamp(pack))]
+    return Listing(pieces + current, dead, temporary)
 
 
-def require(directory: str | os.PathLike[str], name: str, disk: Disk = OS) -> None:
-    """Make sure that a queue has files, for callers that would otherwise make an empty queue.
-
-    Raises:
-        MissingError: the directory does not exist, or has no file of the queue.
-    """
-    if not any(list_parts(files_of(directory, name, disk), name)):
-        raise MissingError(f"the directory holds no file of a queue {name!r}; check the name", path=directory)
-
-
-def _stamp(part: Part) -> int:
-    return part.stamp or 0
+def _stamp(piece: Piece) -> int:
+    return piece.stamp or 0

@@ -8,34 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal
+from contextlib import closing
+from typing import Literal
 
-from kestrel.files import check_place, join, opening
-from kestrel.limits import wall_clock_ms
-from kestrel.transfer import (
-    Expired,
-    Fields,
-    MessageLike,
-    Moved,
-    WriterLike,
-    check_export,
-    check_import,
-    export_items,
-    plan_at,
-    plan_of_import,
-    stage,
-)
+from kestrel.files import Place, wall_clock_ms
+from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx
-from kestrel.v2.journal import DIALECT, Dialect, read_operations, require
+from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
+from kestrel.v2.journal import DIALECT, Dialect, read_operations
 from kestrel.v2.replay import load
-from kestrel.v2.storage import Snapshot, Storage, refuse_others
+from kestrel.v2.storage import Snapshot, refuse_others
 from sej.checks import one_of
-from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
-from sej.system.paths import absolute_path
-
-_MEMORY_BYTES: Final = 32 << 20
 
 
 def export(
@@ -81,33 +66,24 @@ def export(
         BusyError: another process has the queue open, or a program changed it while it was read.
         DamageError: the files are those of a Kestrel 3 queue.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
-    check_export(writer, read_back, expired, now_ms)
-    require_arguments(open_transactions=(open_transactions, one_of(("first", "leave"))), dialect=(dialect, DIALECT))
-    with opening(join(directory, name)):
-        require(directory, name, disk)
-        snapshot = Snapshot(directory, name, disk=disk, exclude=True)
-        backlog = Backlog(snapshot, _MEMORY_BYTES, dialect=dialect)
-        try:
+    place = Place.of(directory, name, disk, now_ms)
+    moving = Export(place, writer, expired, read_back)
+    one_of(("first", "leave"))("open_transactions", open_transactions)
+    DIALECT("dialect", dialect)
+    with place.opening():
+        require(place)
+        with closing(Snapshot(place, exclude=True)) as snapshot:
+            backlog = Backlog(snapshot, MEMORY_BYTES, dialect=dialect)
             refuse_others(snapshot)
             snapshot.damage, _ = load(snapshot, backlog, dialect=dialect)
             first = [backlog.open[xid] for xid in sorted(backlog.open)] if open_transactions == "first" else []
             waiting = (row for part in (first, backlog.rows()) for row in part)
-            return export_items(
+            return moving.run(
+                snapshot,
                 ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting),
                 [open_transactions, [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]],
-                snapshot,
-                plan_at(join(writer.path, f"{name}.exported"), disk),
-                writer,
-                expired=expired,
                 grace_ms=1,
-                read_back=read_back,
-                now_ms=now_ms(),
             )
-        finally:
-            backlog.close()
-            snapshot.close()
 
 
 def import_(
@@ -141,32 +117,25 @@ def import_(
         BusyError: another process has the queue open.
         DamageError: the files are those of a Kestrel 3 queue.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
-    check_import(messages, keys, now_ms)
-    with opening(join(directory, name)):
-        storage = Storage(directory, name, disk=disk, now_ms=now_ms)
-        backlog = Backlog(storage, _MEMORY_BYTES)
+    place = Place.of(directory, name, disk, now_ms)
+    moving = Import(place, messages, keys)
+    with place.opening():
+        contents = Contents(place, Sizes(MEMORY_BYTES))
         try:
-            storage.renew()
-            damage, _ = load(storage, backlog)
-            storage.ready(damage)
-            plan = plan_of_import(directory, name, disk)
-            staged = stage(plan, messages, keys, now_ms(), _Form(), disk)
-            decided = plan.load()
+            staged = moving.stage(_Form(), now_ms())
+            storage, decided = contents.storage, moving.plan.load()
             mine = [staged.count, staged.messages]
             # The queue has not changed since an import if the newest file that has anything is the imported one.
             newest = [[os.path.basename(piece.path), piece.size] for piece in storage.pieces if piece.size][-1:]
             if staged.count and (decided is None or [decided["messages"], decided["file"]] != [mine, newest]):
                 target = storage.after_current()
-                plan.store({"messages": mine, "file": [[os.path.basename(target.path), staged.size]]})
+                moving.plan.store({"messages": mine, "file": [[os.path.basename(target.path), staged.size]]})
                 storage.adopt(staged.path, target)
             else:
                 disk.unlink(staged.path)
-            return Moved(staged.count, staged.checksum, None, damage)
+            return Moved(staged.count, staged.checksum, None, contents.damage)
         finally:
-            backlog.close()
-            storage.tail.close()
+            contents.end()
 
 
 class _Form:

@@ -15,31 +15,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from kestrel.errors import Damage, FullError, TooLargeError
-from kestrel.fast import Calls, Signal
-from kestrel.files import check_name, check_numbers, join, opening
-from kestrel.limits import Limits, wall_clock_ms
-from kestrel.tail import BaseQueue, Sync, check_sync
-from kestrel.v2.codec import addx, continue_
+from kestrel.fast import Calls
+from kestrel.files import Place, wall_clock_ms
+from kestrel.limits import Limits
+from kestrel.tail import OpenQueue, Sync
 from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.items import Counters, Item, Row, check_xid, item_of
 from kestrel.v2.journal import DIALECT, Dialect
-from kestrel.v2.storage import Storage
-from sej.checks import (
-    CALLABLE,
-    COUNT,
-    DISK,
-    FLAG,
-    PATH,
-    SECONDS,
-    between,
-    optional,
-    require,
-    with_methods,
-)
+from sej.checks import COUNT, FLAG, SECONDS, between, optional, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_path
 
 _EXPIRY: Final = between(0, MAX_TIME_MS)
 
@@ -51,7 +37,7 @@ class Sink(Protocol):
         """Add an item."""
 
 
-class Queue(Calls, BaseQueue):
+class Queue(Calls, OpenQueue):
     """A queue in a Kestrel 2 journal.
 
     Any call may raise :class:`~kestrel.errors.FailedError` (a write, a sync or the lock failed, now or before) and,
@@ -120,46 +106,31 @@ class Queue(Calls, BaseQueue):
         """
         max_age_s, open_timeout_s = seconds("max_age_s", max_age_s), seconds("open_timeout_s", open_timeout_s)
         compact_delay_s = seconds("compact_delay_s", compact_delay_s)
+        place = Place.of(directory, name, disk, now_ms)
         require(
-            directory=(directory, PATH),
             discard_oldest=(discard_oldest, FLAG),
             expire_to=(expire_to, optional(with_methods("a queue", "put"))),
+            open_timeout_s=(open_timeout_s, optional(SECONDS)),
             max_memory_bytes=(max_memory_bytes, COUNT),
             journal_bytes=(journal_bytes, COUNT),
             max_journal_bytes=(max_journal_bytes, COUNT),
             compact_delay_s=(compact_delay_s, SECONDS),
             dialect=(dialect, DIALECT),
-            now_ms=(now_ms, CALLABLE),
-            disk=(disk, DISK),
         )
-        check_sync(sync)
-        check_numbers(open_timeout_s=open_timeout_s, max_item_bytes=max_item_bytes)
-        self.name = check_name(name)
-        self.directory = directory = absolute_path(directory)
-        self._limits = Limits(
-            directory,
-            max_items=max_items,
-            max_bytes=max_bytes,
-            max_item_bytes=MAX_ITEM_SIZE if max_item_bytes is None else min(max_item_bytes, MAX_ITEM_SIZE),
-            max_age_s=max_age_s,
-        )
-        self._eventful = self._limits.bounded or max_age_s is not None
+        self._limits = limits = Limits(place, max_items, max_bytes, max_item_bytes, max_age_s, most=MAX_ITEM_SIZE)
+        self._eventful = limits.bounded or max_age_s is not None
         """Whether a put must look at the head first."""
-        self._discard_oldest = discard_oldest
-        self._expire_to = expire_to
+        self._discard_oldest, self._expire_to = discard_oldest, expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
-        self._now_ms = now_ms
-        self._signal = Signal()
-        self._counts = dict.fromkeys(("expired", "discarded", "canceled", "flushes"), 0)
-        with opening(join(directory, name)):
-            storage = Storage(directory, name, sync=sync, owner=self, disk=disk, now_ms=now_ms)
-            self._tail, self._fuse = storage.tail, storage.fuse
+        self._counts = dict.fromkeys(("expired_items", "discarded", "canceled_transactions", "total_flushes"), 0)
+        with place.opening():
             sizes = Sizes(max_memory_bytes, journal_bytes, max_journal_bytes, compact_delay_s)
-            self._contents = Contents(storage, sizes, dialect)
+            self._store = self._contents = Contents(place, sizes, dialect, sync, put_back=True)
         self._backlog = self._contents.backlog
         self.damage: list[Damage] = self._contents.damage
+        OpenQueue.__init__(self, self._contents.tail)
         plain = max_age_s is None and open_timeout_s is None
-        super().__init__(self._backlog, self._tail, self._signal, self._limits, plain=plain, now_ms=now_ms)
+        super().__init__(self._backlog, self._tail, self._signal, limits, plain=plain, now_ms=now_ms)
 
     put = Calls.put
     get = Calls.get
@@ -186,10 +157,7 @@ class Queue(Calls, BaseQueue):
         items = [self._limits.checked(data) for data in values]
         _EXPIRY("expiry", expiry)
         with self._signal.guard:
-            now = self._prepare(items)
-            expiry = self._limits.expiry(now, expiry or None) or 0
-            self._contents.add([addx(data, now, expiry) for data in items], items, now, expiry)
-            self._signal.notify(len(items))
+            self._add(items, expiry)
         return len(items)
 
     def _get(self, timeout: Seconds | None) -> Item | None:
@@ -257,10 +225,7 @@ class Queue(Calls, BaseQueue):
         with self._signal.guard:
             if not self._is_open(xid):
                 return False
-            now = self._prepare(())
-            expiry = self._limits.expiry(now, expiry or None) or 0
-            self._contents.add([continue_(xid, data, now, expiry)], [data], now, expiry, closes=xid)
-            self._signal.notify()
+            self._add([data], expiry, closes=xid)
             return True
 
     def flush(self) -> int:
@@ -268,7 +233,7 @@ class Queue(Calls, BaseQueue):
         with self._signal.guard:
             self._fuse.require_open()
             count = self._contents.clear(self._now_ms())
-            self._counts["flushes"] += 1
+            self._counts["total_flushes"] += 1
             self._contents.tend(self._now_ms())
             return count
 
@@ -285,31 +250,22 @@ class Queue(Calls, BaseQueue):
     def counters(self) -> Counters:
         """What the original counts."""
         with self._signal.guard:
-            counts, contents, backlog = self._counts, self._contents, self._backlog
+            contents, backlog = self._contents, self._backlog
             return Counters(
                 items=len(backlog),
                 bytes=backlog.data_bytes,
                 total_items=backlog.added,
                 logsize=contents.storage.size,
-                expired_items=counts["expired"],
                 mem_items=len(backlog.memory),
                 mem_bytes=backlog.memory_bytes,
                 age=max(self._now_ms() - backlog.taken_add_time, 0) if backlog.data_bytes else 0,
-                discarded=counts["discarded"],
                 waiters=self._signal.waiters,
                 open_transactions=len(backlog.open),
                 transactions=self._transactions,
-                canceled_transactions=counts["canceled"],
-                total_flushes=counts["flushes"],
                 journal_rewrites=contents.growth.rewrites,
                 journal_rotations=contents.growth.rotations,
+                **self._counts,
             )
-
-    def _leave(self, erase: bool) -> None:
-        if erase:
-            self._contents.erase()
-        else:
-            self._contents.close(self._now_ms())
 
     # Every method from here on is called under the mutex.
 
@@ -320,14 +276,15 @@ class Queue(Calls, BaseQueue):
         check_xid(xid)
         return False
 
-    def _prepare(self, items: Sequence[bytes]) -> int:
-        """Before items are added: drop what has expired, make room, keep the journal small; returns the time."""
+    def _add(self, items: Sequence[bytes], expiry: int, *, closes: int | None = None) -> None:
+        """Drop what has expired, make room, keep the journal small, and add items; no limit counts if one is closed."""
         now = self._now_ms()
         self._expire(now)
-        if self._limits.bounded and items:
+        if self._limits.bounded and items and closes is None:
             self._make_room(items)
         self._contents.tend(now)
-        return now
+        self._contents.add(items, now, self._limits.expiry(now, expiry or None) or 0, closes=closes)
+        self._signal.notify(len(items))
 
     def _make_room(self, items: Sequence[bytes]) -> None:
         """Refuse or discard."""
@@ -381,7 +338,7 @@ class Queue(Calls, BaseQueue):
                 with contextlib.suppress(FullError, TooLargeError):
                     self._expire_to.put(data)
             self._contents.remove(expired=True)
-            self._counts["expired"] += 1
+            self._counts["expired_items"] += 1
 
     def _time_out(self, now: int) -> None:
         """Put back what was reserved for too long."""
@@ -393,5 +350,5 @@ class Queue(Calls, BaseQueue):
 
     def _put_back(self, xids: list[int]) -> None:
         self._contents.put_back(xids)
-        self._counts["canceled"] += len(xids)
+        self._counts["canceled_transactions"] += len(xids)
         self._signal.notify(len(xids))

@@ -14,25 +14,21 @@ So if removes and reserves are mixed, a reserve may find an empty item. Here eac
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import check_place, join, opening
-from kestrel.limits import wall_clock_ms
+from kestrel.files import Place
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.v2.items import Item, Row, item_of
-from kestrel.v2.journal import DIALECT, Dialect, read_batches, require
-from kestrel.v2.storage import Piece, Pieces, Snapshot, Storage
-from sej.checks import CALLABLE
+from kestrel.v2.journal import DIALECT, Dialect, Piece, read_batches
+from kestrel.v2.storage import Pieces, Snapshot
 from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_path
 
 _ALL: Final = 1 << 62
 _BLOCK: Final = 1 << 18
-_PACK_MEMORY_BYTES: Final = 32 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -132,10 +128,8 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         BadNameError: no queue can have this name.
         BusyError: the queue replaces its files faster than they can be opened.
     """
-    check_place(directory, name, disk)
-    directory = absolute_path(directory)
     DIALECT("dialect", dialect)
-    snapshot = Snapshot(directory, name, disk=disk)
+    snapshot = Snapshot(Place.of(directory, name, disk))
     backlog = Backlog(snapshot, _ALL)
     try:
         damage, _ = load(snapshot, backlog, dialect=dialect)
@@ -211,48 +205,3 @@ def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
             block, size = [], 0
     if block:
         yield b"".join(block)
-
-
-def pack(
-    directory: str | os.PathLike[str],
-    name: str,
-    *,
-    dialect: Dialect = "auto",
-    disk: Disk = OS,
-    now_ms: Callable[[], int] = wall_clock_ms,
-) -> list[Damage]:
-    """Put all files of a queue that no process has open into one, with the same items, open transactions and last xid.
-
-    Memory stays bounded; damaged bytes are copied to ``kept/``.
-
-    Args:
-        directory: where the files are.
-        name: the queue.
-        dialect: what opcode 8 means.
-        disk: the seam.
-        now_ms: the clock, in ms since the epoch.
-
-    Returns:
-        What was unreadable.
-
-    Raises:
-        MissingError: the directory has no such queue.
-        BusyError: another process has the queue open.
-        DamageError: the files are those of a Kestrel 3 queue, which packs nothing.
-        FailedError: a write failed; the journal holds the same as before.
-    """
-    check_place(directory, name, disk)
-    DIALECT("dialect", dialect)
-    CALLABLE("now_ms", now_ms)
-    with opening(join(directory, name)):
-        require(directory, name, disk)
-        storage = Storage(directory, name, disk=disk, now_ms=now_ms)
-        backlog = Backlog(storage, _PACK_MEMORY_BYTES, dialect=dialect)
-        try:
-            damage, _ = load(storage, backlog, dialect=dialect)
-            storage.ready(damage)
-            storage.rewrite(dump(backlog, now_ms()))
-        finally:
-            backlog.close()
-            storage.tail.close()
-    return damage

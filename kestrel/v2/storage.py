@@ -12,29 +12,18 @@ for appending, syncing and the lock. Promises:
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from kestrel.errors import BadNameError, Damage, DamageError
-from kestrel.fast import Entry, Fuse
-from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, check_name, cut, files_of, join, open_file
+from kestrel.fast import Fuse
+from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, open_file
 from kestrel.snapshot_files import Pinned
-from kestrel.tail import BaseQueue, Sync, Tail
+from kestrel.tail import Sync, Tail
 from kestrel.v2.codec import whole_size
-from kestrel.v2.journal import Listing, list_parts
-from sej.system.disk import OS, Disk, File
+from kestrel.v2.journal import Piece, list_parts
+from sej.system.disk import File
 from sej.system.logs import WARNING, record
-from sej.system.paths import absolute_path
-
-
-class Piece(Entry):
-    """One file of the journal; size counts what is good of it. Its path changes when it is rotated."""
-
-    def __init__(self, path: str, stamp: int | None, size: int) -> None:
-        super().__init__(size)
-        self.path = path
-        self.stamp = stamp
 
 
 class Pieces(Protocol):
@@ -81,64 +70,35 @@ class Storage:
     Attributes:
         pieces: the files in the order of replay; the last one is the current file.
         current: that one; only once it is ready.
-        damage: what was cut away when the queue was opened.
+        place: where the queue is.
         tail: appends to the current file.
         fuse: the lifecycle of the queue.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        name: str,
-        *,
-        sync: Sync = "never",
-        owner: BaseQueue | None = None,
-        disk: Disk,
-        now_ms: Callable[[], int],
-    ) -> None:
-        """Take the lock and list the files; the arguments are those of :class:`~kestrel.tail.Tail`, and the clock."""
-        self.directory = directory = absolute_path(directory)
-        self.name = check_name(name)
-        if name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
+    def __init__(self, place: Place, sync: Sync = "never") -> None:
+        """Take the lock and list the files; the arguments are those of :class:`~kestrel.tail.Tail`."""
+        if place.name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
             raise BadNameError(
-                f"a queue cannot be named {KEPT!r}: the directory of damaged bytes has this name", path=self.directory
+                f"a queue cannot be named {KEPT!r}: the directory of damaged bytes has this name", path=place.directory
             )
-        self.damage: list[Damage] = []
         self.current: Piece
-        self._disk = disk
-        self._now_ms = now_ms
-        self.tail = Tail(directory, name, sync=sync, owner=owner, disk=disk)
+        self.place, self._disk = place, place.disk
+        self.tail = Tail(place, sync)
         self.fuse = self.tail.fuse
         try:
-            listing = list_parts(files_of(directory, name, disk), name)
-            self.pieces = [Piece(part.path, part.stamp, 0) for part in listing.parts]
+            listing = list_parts(place.files(), place.name)
+            self.pieces = listing.pieces
             refuse_others(self)
-            self.pieces = self._settle(listing)
+            for path in (*listing.dead, *listing.temporary):  # what a process that died left
+                self._disk.unlink(path)
+            for piece in self.pieces:
+                if piece.path.endswith(".pack"):
+                    final = piece.path.removesuffix(".pack")
+                    self._disk.rename(piece.path, final)
+                    piece.path = final
         except BaseException:
             self.tail.close()
             raise
-
-    def _settle(self, listing: Listing) -> list[Piece]:
-        """Finish what a process that died began: remove what a pack replaced, give the pack its name."""
-        for path in (*listing.dead, *listing.temporary):
-            self._disk.unlink(path)
-        pieces = []
-        for part in listing.parts:
-            path = part.path
-            if part.packed:
-                path = path.removesuffix(".pack")
-                self._disk.rename(part.path, path)
-            status = self._disk.status(path)
-            pieces.append(Piece(path, part.stamp, 0 if status is None else status.size))
-        return pieces
-
-    def renew(self) -> None:
-        """Before the replay: make durable what earlier processes left. A pack does not need it.
-
-        Raises:
-            OSError: a write or a sync failed.
-        """
-        self.tail.renewing.renew([piece.path for piece in self.pieces])
 
     def ready(self, damage: list[Damage]) -> None:
         """After the replay: cut what is damaged, each in its own file, and open the current file.
@@ -148,10 +108,10 @@ class Storage:
         """
         if damage:
             self.tail.renewing.forget()
-        for place in damage:
-            cut(self._disk, place.path, place.position, keep_at_ms=self._now_ms())
-            record(__name__, WARNING, "%s: cut damage at %d, kept a copy", place.path, place.position)
-        self.damage = damage
+        for one in damage:
+            self.place.keep_tail(one.path, one.position)
+            self.place.cut(one.path, one.position)
+            record(__name__, WARNING, "%s: cut damage at %d, kept a copy", one.path, one.position)
         if self.pieces and self.pieces[-1].stamp is None:
             status = self._disk.status(self.pieces[-1].path)
             if status is not None and status.size > self.pieces[-1].size:
@@ -191,8 +151,8 @@ class Storage:
         """The place of a file whose items come after all others. Raises as ``Appender.append``."""
         if self.size:
             self.rotate()
-        stamp = max(self._now_ms(), max((piece.stamp or 0 for piece in self.pieces), default=0) + 1)
-        return Piece(join(self.directory, f"{self.name}.{stamp}"), stamp, 0)
+        stamp = max(self.place.now_ms(), max((piece.stamp or 0 for piece in self.pieces), default=0) + 1)
+        return Piece(self.place.path(f".{stamp}"), stamp, 0)
 
     def adopt(self, path: str, target: Piece) -> None:
         """Make a whole, synced file of operations the newest part of the journal. Raises as ``Appender.append``."""
@@ -217,14 +177,14 @@ class Storage:
             last = self.pieces[-1]
             self._swap(temporary, last)
             # The pack becomes the current file by one more rename; until then it is read as what it is, a pack.
-            path = join(self.directory, self.name)
+            path = self.place.path()
             self._disk.rename(f"{last.path}.pack", path)
             self.pieces[0].path, self.pieces[0].stamp = path, None
             self._open_current()
             self.tail.fresh()
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
-        path = join(self.directory, f"{self.name}~~{self._now_ms()}")
+        path = self.place.temporary()
         with self._disk.open(path, "temp") as file:
             for block in content:
                 file.write(block)
@@ -245,13 +205,13 @@ class Storage:
     def _rename_current(self) -> None:
         piece = self.pieces[-1]
         before = max((other.stamp or 0 for other in self.pieces), default=0)
-        piece.stamp = max(self._now_ms(), before + 1)
-        path = join(self.directory, f"{self.name}.{piece.stamp}")
+        piece.stamp = max(self.place.now_ms(), before + 1)
+        path = self.place.path(f".{piece.stamp}")
         self._disk.rename(piece.path, path)
         piece.path = path
 
     def _open_current(self) -> None:
-        path = join(self.directory, self.name)
+        path = self.place.path()
         if not self.pieces or self.pieces[-1].stamp is not None:
             self.pieces.append(Piece(path, None, 0))
         self.current = self.pieces[-1]
@@ -276,12 +236,11 @@ class Snapshot(Pinned):
         fuse: as a storage has it; nothing here blows it.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str, *, disk: Disk = OS, exclude: bool = False) -> None:
+    def __init__(self, place: Place, *, exclude: bool = False) -> None:
         """Open the files; as :class:`~kestrel.snapshot_files.Pinned`."""
-        super().__init__(directory, name, disk=disk, exclude=exclude)
-        parts = list_parts(self.sizes, name).parts
-        self.pieces = [Piece(part.path, None, self.sizes[part.path]) for part in parts]
-        self.fuse = Fuse(os.path.join(directory, name))
+        super().__init__(place, exclude=exclude)
+        self.pieces = list_parts(self.sizes, place.name).pieces
+        self.fuse = Fuse(place.path())
 
     def open(self, piece: Piece) -> File:
         """The open file of a piece, for its :meth:`release`."""

@@ -142,7 +142,7 @@ def test_a_long_queue_is_opened_in_bounded_memory(tmp_path: Path, monkeypatch: p
             assert len(queue) == 12_000
             for _ in range(6000):
                 queue.get()
-        monkeypatch.setattr("kestrel.v2.replay._PACK_MEMORY_BYTES", limit)
+        monkeypatch.setattr("kestrel.v2.contents.MEMORY_BYTES", limit)
         kestrel.pack(tmp_path, "cars")
     with kestrel.Queue(tmp_path, "cars", max_memory_bytes=limit) as queue:
         assert len(queue) == 6000

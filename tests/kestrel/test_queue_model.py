@@ -159,8 +159,8 @@ class QueueOfLargeItems(SmallWindows, QueueAgainstLists):
 
     windows: ClassVar = {
         "kestrel.v2.journal": ["_BLOCK"],
-        "kestrel.v2.replay": ["_BLOCK", "_PACK_MEMORY_BYTES"],
-        "kestrel.v2.contents": ["_FLUSH_STEP"],
+        "kestrel.v2.replay": ["_BLOCK"],
+        "kestrel.v2.contents": ["_FLUSH_STEP", "MEMORY_BYTES"],
         "kestrel.files": ["_COPY_SIZE"],
     }
 
