@@ -65,7 +65,7 @@ def change_reader(context: Context, form: _Query, who: str) -> str:
 
 
 def dead_letter(context: Context, query: _Query) -> View:
-    """Show a dead letter, with the choice to put it back or to delete it."""
+    """Show a dead letter; to a viewer who may change something, with the choice to put it back or to delete it."""
     path, name = context.require_journal(query.get("path", "")), query.get("name", "")
     offset = number_in(query, "offset", 0)
     after = offset - 1 if offset else None
@@ -79,7 +79,9 @@ def dead_letter(context: Context, query: _Query) -> View:
         "offset": offset,
         "cells": cells(found.message, _SHOWN_BYTES),
         "attempts": found.attempts,
+        "headers": found.headers,
         "reason": found.reason,
+        "traceback": found.traceback,
     }
     trail = [*_trail(path), (_queue_address(path, name), name)]
     return View("change_dead_letter.html", f"Dead letter {offset}", values, trail)
@@ -105,33 +107,41 @@ def change_dead_letter(context: Context, form: _Query, who: str) -> str:
 
 
 def pause(context: Context, query: _Query) -> View:
-    """Show whether a queue is paused, with the choice to pause or to resume it."""
+    """Show whether a queue or one of its schedules is paused, with the choice to pause or to resume it."""
     path, name = context.require_journal(query.get("path", "")), query.get("name", "")
-    stats = QueueLook(path, name).stats()
-    values = {"path": path, "name": name, "stats": stats}
+    there, schedule = QueueLook(path, name).summary(), query.get("schedule", "")
+    found = next((one for one in there.schedules if one.name == schedule), None)
+    if schedule and found is None:
+        raise MissingError(f"queue {name!r} has no schedule {schedule!r}", path=path)
+    paused = there.stats.paused if found is None else found.paused
+    values = {"path": path, "name": name, "stats": there.stats, "paused": paused, "schedule": schedule}
+    what = f"schedule {schedule}" if schedule else f"queue {name}"
     trail = [*_trail(path), (_queue_address(path, name), name)]
-    return View("change_pause.html", f"{'Resume' if stats.paused else 'Pause'} queue {name}", values, trail)
+    return View("change_pause.html", f"{'Resume' if paused else 'Pause'} {what}", values, trail)
 
 
 def change_pause(context: Context, form: _Query, who: str) -> str:
-    """Pause or resume a queue for all its workers; return the address to show next.
+    """Pause or resume a queue or a schedule for all its workers; return the address to show next.
 
     Raises:
-        ChangedError: the queue was paused or resumed since it was shown.
+        ChangedError: it was paused or resumed since it was shown, or the schedule was removed.
     """
     path, name = context.require_journal(form.get("path", "")), form.get("name", "")
     action = form.get("action", "")
     if action not in ("pause", "resume"):
         raise ValueError(f"action must be pause or resume, got {action[:80]!r}")
     done = "paused" if action == "pause" else "resumed"
+    schedule = form.get("schedule", "")
+    what = f"schedule {schedule!r} of queue {name!r}" if schedule else f"queue {name!r}"
     with open_queue(path, name, create=False) as queue:
-        if queue.stats().paused == (action == "pause"):
-            raise ChangedError(f"queue {name!r} was {done} before")
-        if action == "pause":
-            queue.pause()
+        before = {one.name: one.paused for one in queue.schedules} | {"": queue.stats().paused}
+        if before.get(schedule) is not (action == "resume"):
+            raise ChangedError(f"{what} was {done if schedule in before else 'removed'} before")
+        if schedule:
+            (queue.schedules.pause if action == "pause" else queue.schedules.resume)(schedule)
         else:
-            queue.resume()
-    _log.warning("%s %s queue %r of %s", who, done, name, path)
+            (queue.pause if action == "pause" else queue.resume)()
+    _log.warning("%s %s %s of %s", who, done, what, path)
     return _queue_address(path, name)
 
 

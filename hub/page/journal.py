@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from hub.page.sampler import STUCK_S
 from hub.page.views import LIVE_S, Context, MissingError, View, address, number_in
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
@@ -152,7 +153,7 @@ def message(context: Context, query: Mapping[str, str]) -> View:
         "cells": cells(found, _VIEW_BYTES),
         "message": found,
         "shown": min(len(value), _VIEW_BYTES),
-        "text": value[:_VIEW_BYTES].decode(errors="backslashreplace"),
+        "text": _text(value[:_VIEW_BYTES]),
         "json": _json(value),
         "hex": list(_hex_lines(value[:_HEX_BYTES])),
         "hex_shown": min(len(value), _HEX_BYTES),
@@ -212,13 +213,18 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     """Show a queue. It is looked at without a lock, and no item is taken."""
     path, name = context.require_journal(query.get("path", "")), query.get("name", "queue")
     look = QueueLook(path, name)
-    counts, oldest = look.stats(), look.items("ready", limit=1)
+    counts, schedules, limit, at_limit = look.summary()
+    oldest = look.items("ready", limit=1)
     values: dict[str, Any] = {
         "path": path,
         "name": name,
         "changes": context.allow_changes,
         "paused": bool(counts.pop("paused", False)),
         "counts": counts,
+        "schedules": [one._replace(value=_text(one.value[:PREVIEW_BYTES])) for one in schedules],
+        "limit": limit,
+        "at_limit": at_limit,
+        "late_ns": time.time_ns() - int(STUCK_S * 1e9),
         "oldest": oldest[0].message.timestamp if oldest else None,
         "lists": [("ready", "Next to be taken", [_item(one) for one in look.peek(_NEXT)])],
     }
@@ -228,6 +234,10 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
     return View(
         "queue.html", f"{'Queue' if name == 'queue' else f'Queue {name}'} of {path}", values, _trail(path), live=LIVE_S
     )
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
 
 
 def _item(item: QueuedItem) -> dict[str, Any]:

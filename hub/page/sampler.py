@@ -212,6 +212,8 @@ class Sampler:
         for reader, _ in sample.readers:
             if wrong := reader.error or stuck(sample.path, reader, STUCK_S, sample.first_offset):
                 found.append(f"reader {reader.name}: {wrong}")
+        for queue in sample.queues:
+            found += [f"queue {queue.name}: {late}" for late in queue.late(STUCK_S)]
         checked = self._found.get(sample.path)
         if checked is not None:
             found += [

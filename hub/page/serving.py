@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hub.certificates import check_certificates, check_time, is_loopback
-from hub.page.changes import CHANGES, ChangedError, ChangeFunction
+from hub.page.changes import CHANGES, ChangedError, ChangeFunction, dead_letter
 from hub.page.guard import LOGIN, STATIC, Guard, Viewer
 from hub.page.journal import damage, journal, message, message_at, messages, queue, text_queue
 from hub.page.overview import overview
@@ -42,6 +42,7 @@ PAGES: Final[Mapping[str, PageFunction]] = {
     "journal/message": message,
     "journal/damage": damage,
     "queue": queue,
+    "queue/dead-letter": dead_letter,
     "text-queue": text_queue,
 }
 """The pages by address."""

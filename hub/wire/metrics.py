@@ -95,6 +95,11 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
     oldest = family(
         "sej_hub_queue_oldest_seconds", "Seconds since the oldest ready item was put.", labels=[*names, "queue"]
     )
+    paused = family("sej_hub_queue_paused", "1 while a queue is paused.", labels=[*names, "queue"])
+    full = family("sej_hub_queue_kinds_at_limit", "Kinds of items that wait because of a limit.",
+                  labels=[*names, "queue"])  # fmt: skip
+    turn = family("sej_hub_schedule_next_timestamp_seconds", "Next time of a schedule that is not paused.",
+                  labels=[*names, "queue", "schedule"])  # fmt: skip
     for journal in stats(root):
         where = [journal.source.client, journal.source.journal_dir]
         damaged.add_metric(where, 0 if journal.error is None else 1)
@@ -107,8 +112,13 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
         for queue in queues_of(source_path(root, journal.source)):
             oldest.add_metric([*where, queue.name], queue.oldest_s or 0)
             for state in ("ready", "delayed", "leased", "dead"):
-                items.add_metric([*where, queue.name, state], queue.stats[state])
-    yield from (size, end, arrival, lag, damaged, items, oldest)
+                items.add_metric([*where, queue.name, state], queue.summary.stats[state])
+            paused.add_metric([*where, queue.name], queue.summary.stats.paused)
+            full.add_metric([*where, queue.name], queue.summary.at_limit)
+            for one in queue.summary.schedules:
+                if one.next_at is not None:
+                    turn.add_metric([*where, queue.name, one.name], one.next_at / 1e9)
+    yield from (size, end, arrival, lag, damaged, items, oldest, paused, full, turn)
 
 
 def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:

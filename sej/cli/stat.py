@@ -58,6 +58,11 @@ _METRICS: Final = (
     ("queue", "sej_queue_leased", "gauge", "Items that workers hold.", "leased"),
     ("queue", "sej_queue_dead", "gauge", "Dead letters.", "dead"),
     ("queue", "sej_queue_oldest_seconds", "gauge", "Seconds since the oldest ready item was put.", "oldest_s"),
+    ("queue", "sej_queue_paused", "gauge", "1 while a queue is paused.", "paused"),
+    ("queue", "sej_queue_kinds_at_limit", "gauge", "Kinds of items that wait because of a limit.", "kinds_at_limit"),
+    ("queue", "sej_queue_limit", "gauge", "Items of one kind that workers may hold; 0: no limit.", "most"),
+    ("schedule", "sej_schedule_paused", "gauge", "1 while a schedule is paused.", "paused"),
+    ("schedule", "sej_schedule_next_timestamp_seconds", "gauge", "Next time, if it is not paused.", "next_s"),
     ("problem", "sej_problem", "gauge", "1 while sej doctor --quick finds this problem.", "found"),
 )
 """Label of the part of a journal that has it, name, kind, help, and the field of the row."""
@@ -127,7 +132,7 @@ def journal_row(journal: Journal) -> dict[str, Any]:
             one._asdict() | {"running": one.holder is not None, "lag_s": lag_s(journal.path, one, first)}
             for one in readers_of(journal)
         ],
-        "queues": [{"name": one.name, **one.stats, "oldest_s": one.oldest_s} for one in queues_of(journal.path)],
+        "queues": [one.row for one in queues_of(journal.path)],
     }
 
 
@@ -150,7 +155,8 @@ def _page(row: dict[str, Any]) -> str:
     for queue in row["queues"]:
         counts = ", ".join(f"{queue[state]} {state}" for state in ("ready", "delayed", "leased", "dead"))
         oldest = "" if queue["oldest_s"] is None else f", the oldest ready for {human_duration(queue['oldest_s'])}"
-        lines.append(f"  queue     {queue['name']}: {counts}{oldest}")
+        paused = ", paused" if queue["paused"] else ""
+        lines.append(f"  queue     {queue['name']}: {counts}{oldest}{paused}")
     return "\n".join(map(shown, lines))
 
 
@@ -160,6 +166,13 @@ def _metrics_row(path: str) -> dict[str, Any]:
     row: dict[str, Any] = {"path": path, "problems": [{"name": what, "found": 1} for what in sorted(wrong)]}
     try:
         row |= journal_row(Journal(path))
+        for queue in row["queues"]:
+            queue["most"] = queue["limit"] and queue["limit"]["concurrency"]
+        row["schedules"] = [
+            one | {"queue": queue["name"], "next_s": one["next_at_ns"] and one["next_at_ns"] / 1e9}
+            for queue in row["queues"]
+            for one in queue["schedules"]
+        ]
         return row | {"last_s": row["last_timestamp_ns"] and row["last_timestamp_ns"] / 1e9}
     except (SejError, OSError):
         return row
@@ -170,8 +183,9 @@ def _prometheus(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield from (f"# HELP {name} {text}", f"# TYPE {name} {kind}")
         for row in rows:
             for one in row.get(f"{part}s", ()) if part else [row]:
-                if part or one.get(field) is not None:
+                if part not in ("", "schedule") or one.get(field) is not None:
                     label = f',{part}="{_label(one["name"])}"' if part else ""
+                    label += f',queue="{_label(one["queue"])}"' if part == "schedule" else ""
                     yield f'{name}{{journal="{_label(row["path"])}"{label}}} {+(one[field] or 0)}'
 
 
@@ -242,7 +256,8 @@ def _object(row: Sample) -> dict[str, Any]:
         {"name": one.name, "offset": one.offset, "behind": one.behind, "rate": rate, "running": one.holder is not None}
         for one, rate in row.readers
     ]
-    return row._asdict() | {"time": iso_time(row.time_ns), "readers": readers}
+    queues = [queue.row for queue in row.queues]
+    return row._asdict() | {"time": iso_time(row.time_ns), "readers": readers, "queues": queues}
 
 
 def _line(row: Sample) -> str:

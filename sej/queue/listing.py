@@ -23,7 +23,7 @@ from sej.journal.view import Journal
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.schedules import Schedule
-from sej.queue.interface.values import QueuedItem, Serializer, Stats
+from sej.queue.interface.values import Limit, QueuedItem, Serializer, Stats
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, parked_offsets
@@ -61,6 +61,22 @@ class Row(NamedTuple):
     priority: int = 0
     intent: tuple[int, int] | None = None
     parked: bool = False
+
+
+class Summary(NamedTuple):
+    """A queue at one moment.
+
+    Attributes:
+        stats: how many items there are.
+        schedules: in the order of their names.
+        limit: the limit for each kind of items, or None.
+        at_limit: how many kinds have no item delivered now because of it.
+    """
+
+    stats: Stats
+    schedules: list[Schedule]
+    limit: Limit | None
+    at_limit: int
 
 
 def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
@@ -173,15 +189,24 @@ class QueueLook:
         self._holders = Holders(directory, name)
         self._letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
 
+    def summary(self) -> Summary:
+        """Return what does not name items."""
+        state, now = self._read(), self._clock.boot_ns()
+        state.apply(letters_lost(self._directory, self._name, self._letters, state))
+        order, limit, at_limit = state.order, None, 0
+        if order is not None and (kinds := order.kinds) is not None:
+            limit, most = Limit(kinds.by, kinds.concurrency, kinds.rate), kinds.concurrency
+            full = {kind for kind in order.held if most is not None and not order.free(kind, most)}
+            at_limit = len(full | {kind for kind in kinds.full_at_ns if kinds.allowed_ns(kind) > now})
+        return Summary(counted(state, now, self._end()), state.timetable.shown(None), limit, at_limit)
+
     def stats(self) -> Stats:
         """Return how many items there are."""
-        state = self._read()
-        state.apply(letters_lost(self._directory, self._name, self._letters, state))
-        return counted(state, self._clock.boot_ns(), self._end())
+        return self.summary().stats
 
     def schedules(self) -> list[Schedule]:
         """Return the schedules, in the order of their names."""
-        return self._read().timetable.shown(None)
+        return self.summary().schedules
 
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""

@@ -30,12 +30,21 @@ ADDED = {"le"}
 _NAME = re.compile(r"\b((?:sej|node)_[a-z0-9_]+)(?:\{([^}]*)\})?")
 
 
+def with_schedules(path: Path) -> None:
+    """Make a paused queue with a limit, a schedule, and a paused one."""
+    with sej.open_queue(path, "mails", limit=sej.Limit("key", concurrency=7)) as queue:
+        queue.put(b"x", cron="46 17 20 11 *", schedule="yearly")
+        queue.put(b"x", every="1h", schedule="hourly")
+        queue.schedules.pause("hourly")
+        queue.pause()
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """The labels of every metric, by its name, as a server and the command print them."""
     root = tmp_path_factory.mktemp("exported")
     write(root / "orders", [b"x"])
-    sej.open_queue(root / "orders", "billing", create=True).close()
+    with_schedules(root / "orders")
     sej.Writer(root / "damaged").close()
     (root / "damaged" / "id").write_bytes(b"")
     text = run("stat", "--prometheus", root).stdout.decode()
@@ -43,12 +52,26 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
     with serving(root / "hub", tls=tls) as (store, server):
         store.put("EWR", "flights", [at(0, 5)])
-        sej.open_queue(root / "hub" / "EWR.flights", "mails", create=True).close()
+        with_schedules(root / "hub" / "EWR.flights")
         with hub.Merge(root / "hub", "report") as merged:
             next(iter(merged))
             merged.commit()
         server.service._guard.refusals["gap"] = 1
         text += generate_latest(register(server)).decode()
+    here, there = f'{{journal="{root / "orders"}",', '{client="EWR",journal="flights",'
+    for line in (
+        f'sej_queue_paused{here}queue="mails"}} 1',
+        f'sej_queue_limit{here}queue="mails"}} 7',
+        f'sej_queue_kinds_at_limit{here}queue="mails"}} 0',
+        f'sej_schedule_paused{here}schedule="hourly",queue="mails"}} 1',
+        f'sej_hub_queue_paused{there}queue="mails"}} 1.0',
+        f'sej_hub_queue_kinds_at_limit{there}queue="mails"}} 0.0',
+    ):
+        assert line in text.splitlines(), line
+    times = re.findall(
+        r'^sej_(?:hub_)?schedule_next_timestamp_seconds\{.*"(\w+ly)".*\} 1[0-9.e+]+$', text, re.MULTILINE
+    )
+    assert times == ["yearly"] * 2
     found: dict[str, set[str]] = defaultdict(set)
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.MULTILINE):
         found[name] |= set(re.findall(r'(\w+)="', labels))

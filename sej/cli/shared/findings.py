@@ -392,10 +392,13 @@ def _readers(look: _Look) -> Iterator[Finding]:
 def _queues(look: _Look) -> Iterator[Finding]:
     """Report dead letters, and what an opening would: good records after bad bytes, which are not a torn tail."""
     places = look.places
-    for name, stats, _ in queues_of(places.path):
-        if dead := stats["dead"]:
+    for queue in queues_of(places.path):
+        name, dead = queue.name, queue.summary.stats["dead"]
+        if dead:
             do = advice("dead letters", places, name=name)
             yield Finding(f"queue {name}", "note", counted(dead, "dead letter"), do, {"dead": dead})
+        for found in queue.late(_STUCK_S):
+            yield Finding(f"queue {name}", "note", found, advice("idle queue", places, name=name))
     for name in sorted(places.queue_names()):
         path = places.at("ofs", f"{name}.queue")
         with OS.open(path, "read") as file:

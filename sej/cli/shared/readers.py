@@ -9,14 +9,14 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import shown
-from sej.cli.shared.units import human_duration
+from sej.cli.shared.units import human_duration, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import SejError
 from sej.journal.directory import Directory
@@ -26,7 +26,7 @@ from sej.system.disk import OS, is_scarce, open_existing
 from sej.system.locks import FIRST_PID_NAMESPACE, pid_namespace
 
 if TYPE_CHECKING:
-    from sej.queue.interface.values import Stats
+    from sej.queue.listing import Summary
 
 
 class Reader(NamedTuple):
@@ -54,18 +54,41 @@ class Queued(NamedTuple):
 
     Attributes:
         name: the queue's name.
-        stats: its items by state.
+        summary: its items by state, its schedules, and its limit.
         oldest_ns: when the oldest ready item was put; NO_TIMESTAMP: no item is ready, or its message has no time.
     """
 
     name: str
-    stats: Stats
+    summary: Summary
     oldest_ns: int
 
     @property
     def oldest_s(self) -> float | None:
         """How long the oldest ready item has waited."""
         return _age_s(self.oldest_ns)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What ``--json`` prints of it."""
+        stats, schedules, limit, at_limit = self.summary
+        return {
+            "name": self.name,
+            **stats,
+            "paused": stats.paused,
+            "oldest_s": self.oldest_s,
+            "schedules": [{"name": one.name, "paused": one.paused, "next_at_ns": one.next_at} for one in schedules],
+            "limit": limit and limit._asdict(),
+            "kinds_at_limit": at_limit,
+        }
+
+    def late(self, after_s: float) -> list[str]:
+        """Describe the schedules whose next time has been over for so long."""
+        before = time.time_ns() - int(after_s * 1e9)
+        return [
+            f"schedule {one.name}: no worker put its item at {iso_time(one.next_at)}"
+            for one in self.summary.schedules
+            if one.next_at is not None and one.next_at < before
+        ]
 
 
 def queues_of(path: str) -> list[Queued]:
@@ -79,9 +102,9 @@ def queues_of(path: str) -> list[Queued]:
     for name in names:
         with suppress(SejError, OSError):
             look = QueueLook(path, name)
-            stats = look.stats()
-            ready = look.items("ready", limit=1) if stats.ready else []
-            found.append(Queued(name, stats, ready[0].message.timestamp if ready else NO_TIMESTAMP))
+            summary = look.summary()
+            ready = look.items("ready", limit=1) if summary.stats.ready else []
+            found.append(Queued(name, summary, ready[0].message.timestamp if ready else NO_TIMESTAMP))
     return found
 
 

@@ -82,7 +82,7 @@ class Sample(NamedTuple):
     @property
     def dead(self) -> int:
         """Dead letters of its queues."""
-        return sum(queue.stats["dead"] for queue in self.queues)
+        return sum(queue.summary.stats["dead"] for queue in self.queues)
 
     @property
     def oldest_s(self) -> float:

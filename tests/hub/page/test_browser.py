@@ -257,7 +257,11 @@ def everything() -> Iterator[tuple[str, Path]]:
     """A server with one of each."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
-        with sej.open_queue(root / "data" / "mails", "sender", max_attempts=1) as queue:
+        limit = sej.Limit("key", concurrency=2, rate="100/m")
+        with sej.open_queue(root / "data" / "mails", "sender", max_attempts=1, limit=limit) as queue:
+            queue.put(b"totals", every="1h", schedule="hourly")
+            queue.put(b"totals", every="1d", schedule="daily")
+            queue.schedules.pause("daily")
             queue.put_many([b'{"to": "alice"}', b'{"to": "bob"}', b'{"to": "carol"}'], [b"a", b"b", b"c"])
             queue.put(b"later", delay_s=3600)
             held, dead = queue.get(0), queue.get(0)
@@ -291,6 +295,7 @@ def pages(root: Path) -> dict[str, str]:
         "reader": address_of("/change/reader", orders, reader="billing", to="first"),
         "dead letter": address_of("/change/dead-letter", mails, name="sender", offset=1),
         "pause": address_of("/change/pause", mails, name="sender"),
+        "pause of a schedule": address_of("/change/pause", mails, name="sender", schedule="hourly"),
         "form of the token": "/login",
     }
 

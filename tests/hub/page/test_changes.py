@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,11 +137,16 @@ def test_only_a_token_that_may_change_changes(orders: Path, tmp_path: Path, capl
 def test_a_dead_letter(tmp_path: Path, action: str, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "mails"
     with sej.open_queue(path, "sender", max_attempts=1) as queue:
-        queue.put_many([b"to <alice>", b"to bob"])
+        queue.put_many([b"to <alice>", b"to bob"], headers={"tenant": "a"})
         for _ in range(2):
             item = queue.get(0)
             assert item is not None
-            item.fail("no <such> user")
+            with suppress(OSError), item:
+                raise OSError("no <such> user")
+        with serving(path) as client:
+            letter = client.get(address_of("/queue/dead-letter", path, name="sender", offset=0)).text
+            assert "tenant: a" in letter and "<form" not in letter
+            assert "raise OSError(&#34;no &lt;such&gt; user&#34;)" in letter
         with serving(path, allow_changes=True) as client, caplog.at_level(logging.INFO, "hub.page"):
             page = client.get(address_of("/queue", path, name="sender"))
             assert page.text.count("Redrive or delete") == 2
@@ -190,6 +196,26 @@ def test_a_queue_is_paused_and_resumed(tmp_path: Path, caplog: pytest.LogCapture
         f"paused queue 'sender' of {path}",
         f"resumed queue 'sender' of {path}",
     ]
+
+
+def test_a_schedule_is_paused_and_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "mails"
+    with sej.open_queue(path, "sender") as queue:
+        queue.put(b"x", every="1h", schedule="hourly")
+        with serving(path, allow_changes=True) as client, caplog.at_level(logging.INFO, "hub.page"):
+            show = address_of("/change/pause", path, name="sender", schedule="hourly")
+            assert show.replace("&", "&amp;") in client.get(address_of("/queue", path, name="sender")).text
+            form = fields(client.get(show))
+            assert client.post("/change/pause", form | {"action": "resume"}).status == 409
+            assert client.post("/change/pause", form | {"action": "pause"}).status == 303
+            assert [one.paused for one in queue.schedules] == [True]
+            assert "is paused: its times pass without items" in client.get(show).words
+            assert client.post("/change/pause", form | {"action": "resume"}).status == 303
+            assert [one.paused for one in queue.schedules] == [queue.stats().paused] == [False]
+            queue.schedules.remove("hourly")
+            answer = client.post("/change/pause", form | {"action": "pause"})
+            assert (answer.status, "was removed before" in answer.words, client.get(show).status) == (409, True, 404)
+    assert f"paused schedule 'hourly' of queue 'sender' of {path}" in caplog.text
 
 
 def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +15,7 @@ import textqueue
 from hub.wire import Client as HubClient
 from tests.hub.page.browsing import Client, address_of, serving, started
 from tests.hub.support import at
+from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until
 
 
@@ -52,6 +54,32 @@ def test_a_queue(tmp_path: Path) -> None:
         assert "No item is leased." in client.get(address_of("/queue", path, name="sender")).words
         assert client.get(address_of("/queue", path, name="other")).status == 404
         assert client.get(address_of("/queue", path, name="../x")).status == 404
+
+
+def test_schedules_and_a_limit(tmp_path: Path) -> None:
+    path, behind = tmp_path / "mails", tmp_path / "behind"
+    with opened(behind, FakeClock()) as late:
+        late.put(b"<backup>", every="1h", schedule="hourly")  # the clock of the test is years behind
+    with sej.open_queue(path, "sender", limit=sej.Limit("header:tenant", concurrency=1, rate="9/m")) as queue:
+        queue.put(b"x", headers={"tenant": "a"})
+        queue.put(b"<backup>", cron="0 3 * * mon-fri", timezone="Europe/Berlin", schedule="nightly")
+        queue.put(b"tick", every=0.5, schedule="tick", missed="skip")
+        queue.schedules.pause("tick")
+        held = queue.get(0)
+        assert held is not None
+        with serving(tmp_path) as client:
+            page = client.get(address_of("/queue", path, name="sender"))
+            assert re.search(r"nightly 0 3 \* \* mon-fri Europe/Berlin \S+ \S+ UTC one item <backup> tick", page.words)
+            assert "tick every 0.5 s paused no item tick" in page.words
+            assert "limit for each kind header:tenant: 1 leased, 9/m kinds at their limit 1" in page.words
+            assert "no worker runs" not in page.words
+            assert "hourly every 3600 s" in (late_page := client.get(address_of("/queue", behind, name="worker")).words)
+            assert "no worker runs" in late_page
+            problem = "queue worker: schedule hourly: no worker put its item at"
+            assert problem in client.get("/").words
+            assert problem in client.get(address_of("/journal/damage", behind)).words
+            queue.pause()
+            until(lambda: "paused" in client.get("/").words)
 
 
 def test_a_hub(tmp_path: Path) -> None:
