@@ -185,6 +185,31 @@ def test_links_lead_somewhere() -> None:
     assert not [(name_of(page), link) for page, link in inside if not (page.parent / link).exists()]
 
 
+def test_every_row_about_another_project_has_its_source() -> None:
+    """A link; for our own figures, the row of `make bench` that prints them; of features, each cell but "no"."""
+    page = (ROOT / "docs" / "comparison.md").read_text()
+    bench = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    tables = re.findall(r"^(\| .*)\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    heads = [head for head, _ in tables]
+    for part in (
+        "schedules | results | compression |",
+        "languages",
+        "a person edits",
+        "columns",
+        "row of `make bench`",
+    ):
+        assert sum(part in head for head in heads) == 1, part
+    for head, body in tables:
+        for row in body.splitlines():
+            name, *cells = row.strip("| ").split(" | ")
+            if "make bench" in head:
+                assert f'"{cells[0].strip("`")}"' in bench, row
+            elif "languages" in head:
+                assert not [cell for cell in cells if cell != "no" and "](" not in cell], name
+            else:
+                assert "](" in row, name
+
+
 @pytest.mark.parametrize("folder", ["formats", "howto", "reference"])
 def test_an_index_has_links_to_all_pages_of_its_folder(folder: str) -> None:
     """As links, so that they work where no Sphinx builds the site."""
