@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 SEJ: Final[dict[str, str]] = {
+    "source": "string",
     "client": "string",
     "prefix": "string",
     "shard_bits": "int",
@@ -28,6 +29,8 @@ SEJ: Final[dict[str, str]] = {
     "key": "binary",
     "value": "binary",
 }
+ONE_SOURCE: Final = {name: kind for name, kind in SEJ.items() if name != "source"}
+"""The columns of one path: only a table of several has the column that says which."""
 TEXTQUEUE: Final[dict[str, str]] = {
     "path": "string",
     "position": "bigint",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.columns import SEJ
+from pipeline.columns import ONE_SOURCE
 from pipeline.connection import ANSWER_S, RETRY_S, Line, Remote
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
@@ -331,10 +331,12 @@ def dedupe(
     ITERABLE("by", by)
     names = list(by)
     for name in names:
-        if name not in SEJ:
-            raise OptionError(f"by names the column {name!r}; expected some of {', '.join(SEJ)}")
+        if name not in ONE_SOURCE:
+            raise OptionError(f"by names the column {name!r}; expected some of {', '.join(ONE_SOURCE)}")
     if not names:
-        raise OptionError(f"by names no column, so all messages would be equal; expected some of {', '.join(SEJ)}")
+        raise OptionError(
+            f"by names no column, so all messages would be equal; expected some of {', '.join(ONE_SOURCE)}"
+        )
     job = _Rewriting("dedupe", spark, _Origin.of(source, hub, token, tls), local_path(target))
     message = ("key", *_MESSAGE)
     first = job.journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(

@@ -18,10 +18,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.columns import SEJ, ddl
+from pipeline.columns import ONE_SOURCE, SEJ, ddl
 from pipeline.formats.rows import RefusedReader
 from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
 from pipeline.paths import paths_of
+from pipeline.reading.discovery import name_several
 from pipeline.reading.stream import FilteringSejReader, SejReader, SejStreamReader
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 from sej.errors import SejError
@@ -43,8 +44,9 @@ class SejSource(DataSource):
         return "sej"
 
     def schema(self) -> str:
-        """Return all columns."""
-        return ddl(SEJ)
+        """Return all columns; without paths, which Spark does not pass for a table of its catalogue, those of one."""
+        paths = [] if self.options.get("hub") else paths_of(self.options, may_be_none=True)
+        return ddl(SEJ if name_several(paths) else ONE_SOURCE)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""

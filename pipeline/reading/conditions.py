@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pipeline.reading.discovery import Origin
 
-_OF_ORIGIN: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+_OF_ORIGIN: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 _NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_NS: Final = 1000

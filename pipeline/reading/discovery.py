@@ -1,6 +1,7 @@
 """From paths to origins: which SEJ directories a path has, and what their names mean.
 
-A path is one SEJ directory, a sharded journal, or a hub's root. The rules are the same in all packages: ``jnl/`` means
+A path is one SEJ directory, a sharded journal, or a hub's root; or a name for several of them: a glob, or a
+directory that has them below it and no SEJ directory itself. The rules are the same in all packages: ``jnl/`` means
 a SEJ directory, the marker ``.hub`` a hub's root. Without the marker, a directory whose names all parse as shards is a
 sharded journal, and anything else a hub. ``layout`` forces one. Names that begin with a dot are ignored.
 """
@@ -8,15 +9,16 @@ sharded journal, and anything else a hub. ``layout`` forces one. Names that begi
 from __future__ import annotations
 
 import fnmatch
+import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hub.naming import is_root
 from pipeline.options import OptionError
 from pipeline.paths import local_path
-from sej.errors import NotAJournalError
+from sej.errors import JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory, is_journal, journals_in
 from sej.journal.identity import journal_id
 from sej.journal.segment import Place
@@ -49,9 +51,11 @@ def discover(
             neither a shard's nor a client's.
         OptionError: the pattern matches none of the directories, or a path is passed twice.
     """
-    roots = [absolute_path(local_path(path)) for path in paths]
+    given = [absolute_path(local_path(path)) for path in paths]
+    roots = [root for path in given for root in roots_of(path)]
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
+    is_one = len(given) == 1 and roots == given
     expression = matcher("(?s).*" if pattern is None else pattern)
     found: list[Origin] = []
     for root in roots:
@@ -60,7 +64,7 @@ def discover(
         recognised = layout or layout_of(root, may_be_empty=may_be_empty)
         is_guess = recognised == "hub" and layout is None and not is_root(root)
         origins = _below(root, recognised, expression if is_guess else None)
-        found += [origin._replace(name=origin.path) for origin in origins] if len(roots) > 1 else origins
+        found += origins if is_one else [origin._replace(name=origin.path, source=root) for origin in origins]
     if pattern is None:
         return found
     chosen = [origin for origin in found if expression.fullmatch(os.path.basename(origin.path))]
@@ -69,6 +73,38 @@ def discover(
             f"pattern={pattern!r} matches none of {len(found)} directories; one of them is {found[0].name!r}"
         )
     return chosen
+
+
+def roots_of(path: str) -> list[str]:
+    """Return the roots that a path names: itself, the matches of a glob, or the roots below a directory.
+
+    Raises:
+        JournalNotFoundError: no journal matches a glob.
+    """
+    there = OS.status(path)
+    if there is None and glob.has_magic(path):
+        matches = dict.fromkeys(map(absolute_path, sorted(glob.glob(path))))
+        if found := [match for match in matches if is_journal(OS, match) or _holds_journals(match)]:
+            return found
+        raise JournalNotFoundError("no journal matches this glob", path=path)
+    if there is None or not there.is_dir or is_journal(OS, path) or _holds_journals(path):
+        return [path]
+    below = [os.path.join(path, name) for name in OS.list(path) if not name.startswith(".")]
+    return [each for each in below if _holds_journals(each)] or [path]
+
+
+def name_several(paths: Sequence[str]) -> bool:
+    """Return whether a table of these paths needs the column that says which: it is not of one root."""
+    return len(paths) > 1 or [root for path in paths for root in roots_of(path)] != list(paths)
+
+
+def _holds_journals(root: str) -> bool:
+    """Return whether a path is a hub's root, or a directory with SEJ directories or the records of shards in it."""
+    there = OS.status(root)
+    if there is None or not there.is_dir:
+        return False
+    known = is_root(root) or OS.status(os.path.join(root, RECORDS_DIR)) is not None
+    return known or any(not name.startswith(".") and is_journal(OS, os.path.join(root, name)) for name in OS.list(root))
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
@@ -123,12 +159,13 @@ class Origin(NamedTuple):
 
     Attributes:
         path: the directory.
-        name: its name in options, offsets and log lines: the name below the root, or the path if several roots are
+        name: its name in options, offsets and log lines: the name below the root, or the path unless one root is
             read.
         client: the hub's client, or None.
         prefix: the shard's prefix, or None.
         bits: the shard's bits, or None.
         shard: the shard's index, or None.
+        source: the root, unless one is read.
     """
 
     path: str
@@ -137,6 +174,7 @@ class Origin(NamedTuple):
     prefix: str | None = None
     bits: int | None = None
     shard: int | None = None
+    source: str | None = None
 
 
 class Slice(NamedTuple):

@@ -287,7 +287,7 @@ def task_options(options: Options) -> TaskOptions:
 
 
 _NS_IN_US: Final = 1000
-_ORIGINS: Final = {"client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+_ORIGINS: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 
 
 class Batches:

@@ -387,7 +387,7 @@ def follow(
     """Return a stream of Arrow batches: existing messages, then new ones as they arrive, also of new directories.
 
     Args:
-        paths: SEJ directories, sharded journals or hubs' roots; with ``hub`` as for :func:`table`.
+        paths: journals as for :func:`table`.
         reader: the name under which :meth:`Stream.commit` keeps the offsets, in ``ofs/`` of each journal. The stream
             continues there, and retention waits for it.
         columns: as for :func:`table`.

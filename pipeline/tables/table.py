@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from pipeline.columns import arrow_schema, check_names
+from pipeline.columns import SEJ, arrow_schema, check_names
 from pipeline.connection import Remote
 from pipeline.needs import needed
 from pipeline.options import VALUE_FORMATS, VALUE_MODES, OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Slice, discover, layout_of, matcher
+from pipeline.reading.discovery import Slice, discover, layout_of, matcher, name_several, roots_of
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.planning import extents_of, pack, refuse_unknown
 from pipeline.reading.remote import RemoteExtent
@@ -227,7 +227,8 @@ def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
             return "textqueue"
         if queues(path):
             return "kestrel"
-        raise
+        if roots_of(path) == [path]:
+            raise
     return "sej"
 
 
@@ -424,9 +425,10 @@ def table(
     """Return journals as a table. No message is read before a call needs rows.
 
     Args:
-        paths: SEJ directories, sharded journals or hubs' roots; or ``.tq`` files and directories of them; or Kestrel
-            queues (``spool/cars``) and directories of them. With ``hub``: clients, sharded journals or journals there;
-            None: everything readable.
+        paths: SEJ directories, sharded journals or hubs' roots, globs of them (``/data/*/orders``), or directories of
+            sharded journals; or ``.tq`` files and directories of them; or Kestrel queues (``spool/cars``) and
+            directories of them. With ``hub``: clients, sharded journals or journals there; None: everything readable.
+            Unless it is one path of one root, the column ``source`` is the root of each message.
         columns: their names, in any order; None: all. See docs/ask.md for the columns of each kind.
         start: the first message: an offset, a datetime, or a text as the command takes it (``"2026-01-31 12:00"``,
             ``"10m ago"``). A time without a zone is UTC. Messages are compared with a time one by one.
@@ -497,15 +499,21 @@ def way_of(
 def with_values(
     way: Way, paths: Sequence[str], schema: str | None, form: str, definition: str | None, mode: str
 ) -> Way:
-    """Return the way with the columns of the values: those given, or those kept in the first of the paths."""
+    """Return the way with the columns of the paths and of the values: those given, or kept in the first of the paths.
+
+    If several roots are read, there is a column that says which.
+    """
     require(
         schema=(schema, optional(TEXT)),
         format=(form, one_of(VALUE_FORMATS)),
         definition=(definition, optional(TEXT)),
         mode=(mode, one_of(VALUE_MODES)),
     )
+    if way.remote is None and name_several(paths):
+        way = way._replace(columns=SEJ)
     if schema is None:
-        kept = kept_schema(paths) if way.remote is None else None
+        roots = [root for path in paths for root in roots_of(path)] if way.remote is None else []
+        kept = kept_schema([*paths, *roots]) if way.remote is None else None
         if kept is None:
             return way
         schema, form, definition = kept

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
-from pipeline.columns import SEJ
+from pipeline.columns import ONE_SOURCE
 from pipeline.connection import Remote
 from pipeline.options import OptionError
 from pipeline.reading.conditions import EPOCH, Condition
@@ -72,7 +72,7 @@ class Way(NamedTuple):
     clients: tuple[str, ...] | None = None
     remote: Remote | None = None
     values: ValueFormat | None = None
-    columns: Mapping[str, str] = SEJ
+    columns: Mapping[str, str] = ONE_SOURCE
 
 
 class Selection(NamedTuple):

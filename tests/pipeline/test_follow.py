@@ -58,6 +58,21 @@ def test_new_messages_and_new_directories_arrive(shards: Path) -> None:
         assert arrived.offsets["orders.2.001"] == 22 and arrived.offsets["other.1.000"] == 1
 
 
+@pytest.mark.parametrize(("given", "new"), [("*/orders", "b/orders"), ("a", "a/payments")])
+def test_sources_that_appear_below_a_glob_or_a_directory(tmp_path: Path, given: str, new: str) -> None:
+    old, more = tmp_path / "a" / "orders", tmp_path / new
+    fill(old / "orders.0.000", 3)
+    with pipeline.follow(tmp_path / given, reader="r", columns=["source", "offset"], batch_age_s=0.0) as stream:
+        assert next(stream).batch.to_pydict() == {"source": [str(old)] * 3, "offset": [0, 1, 2]}
+        fill(more / "x.0.000", 2)
+        batch, offsets = next(stream)
+        assert batch.to_pydict() == {"source": [str(more)] * 2, "offset": [0, 1]}
+        assert offsets == {str(old / "orders.0.000"): 3, str(more / "x.0.000"): 2}
+        stream.commit(offsets)
+    again = pipeline.table(tmp_path / given, where=[("source", "=", str(more))])
+    assert again.count() == again.to_arrow().num_rows == 2
+
+
 def test_batches_end_by_rows_bytes_and_age(tmp_path: Path) -> None:
     write(tmp_path, [b"x" * 1000] * 100_000)
     with pipeline.follow(tmp_path, columns=["value"], batch_rows=20_000, timeout=0.0) as stream:
