@@ -265,8 +265,7 @@ class Renewing:
                 file = self._disk.open(path, "edit")
                 try:
                     size = file.size()
-                    found = self._kept.load(file, 0)
-                    position = 0 if found is None else found.position
+                    position = self._kept.load(file, 0).position
                     if position < size:
                         renew(self._disk, file, position, size)
                         file.sync()

@@ -41,7 +41,8 @@ def notice_fork() -> None:
 
 def watch_forks(opened: Forkable) -> None:
     """Let a forked child call ``_after_fork`` of an object that was opened, for as long as it lives."""
-    notice_fork()  # first: the objects that are registered by then are the parent's
+    if os.getpid() != _pid:  # first: the objects that are registered by then are the parent's
+        _in_child()
     _open.add(weakref.ref(opened, _open.discard))
 
 

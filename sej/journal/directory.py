@@ -30,7 +30,9 @@ from sej.checks import PATH
 from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.system.disk import Disk, File
-from sej.system.paths import absolute_path, is_journal
+from sej.system.durable import KeptPosition
+from sej.system.file import absolute_path
+from sej.system.paths import is_journal
 from sej.system.sealed import SealedFile
 
 __all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
@@ -76,6 +78,15 @@ class Directory:
     def segment(self, first_offset: int) -> Segment:
         """Return the segment that starts with an offset, whether or not it exists."""
         return Segment(first_offset, self.at("jnl", f"{first_offset:016x}.jnl"))
+
+    def kept_position(self) -> KeptPosition:
+        """Return the durable position of the last segment; nothing is opened."""
+        return KeptPosition(self.disk, self.prefix + "idx/durable")
+
+    def sync_names(self) -> None:
+        """Sync the names of the segments, which another process may have left unsynced."""
+        self.disk.sync_dir(self.jnl)
+        self.disk.sync_dir(self.path)
 
     def queue_names(self) -> list[str]:
         """Return the names of the queues over the journal."""

@@ -14,38 +14,12 @@ from sej.errors import OffsetBeyondEndError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.recovery import good_end
 from sej.system.disk import File
-from sej.system.durable import Kept, KeptPosition, renew
+from sej.system.durable import renew
 
 if TYPE_CHECKING:
     from sej.journal.tail import Tail
 
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def kept_position(directory: Directory) -> KeptPosition:
-    """Return the durable position of a journal; nothing is opened."""
-    return KeptPosition(directory.disk, directory.prefix + "idx/durable")
-
-
-def durable_position(
-    directory: Directory, kept: KeptPosition, segment: Segment, file: File, *, alone: bool = False
-) -> Kept:
-    """Return up to where the last segment is certainly on the medium, when it has just been opened.
-
-    If this is unknown, the names of the segments may be in doubt too and are synced.
-
-    Args:
-        directory: the journal.
-        kept: its durable position.
-        segment: the last one.
-        file: the open segment.
-        alone: as for :meth:`KeptPosition.load`.
-    """
-    known = kept.load(file, segment.first_offset, alone=alone)
-    if known is None or not known.position:
-        directory.disk.sync_dir(directory.jnl)
-        directory.disk.sync_dir(directory.path)
-    return known or Kept(0, segment.first_offset)
 
 
 def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> None:
@@ -89,8 +63,10 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             raise
         file, writable = directory.disk.open(segments[at].path, "read"), False
     try:
-        kept = kept_position(directory)
-        known = durable_position(directory, kept, segments[at], file)
+        kept = directory.kept_position()
+        known = kept.load(file, segments[at].first_offset)
+        if not known.position:
+            directory.sync_names()
         if known.offset >= offset:
             return
         place = past or tail.place
@@ -114,8 +90,10 @@ def sync_segment(directory: Directory, segment: Segment, file: File) -> None:
         segment: one of its segments.
         file: the segment, opened for editing.
     """
-    kept = kept_position(directory)
-    known = durable_position(directory, kept, segment, file)
+    kept = directory.kept_position()
+    known = kept.load(file, segment.first_offset)
+    if not known.position:
+        directory.sync_names()
     position, due = good_end(file, *known)
     renew(directory.disk, file, known.position, position)
     kept.store(file, segment.first_offset, position, due)

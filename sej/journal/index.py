@@ -442,9 +442,11 @@ class IndexFile:
         try:
             count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
             few = min(count, 2)
-            if count > 0 and file.read(HEAD_SIZE, 0) == HEAD:
-                data = file.read(few * ENTRY_SIZE, HEAD_SIZE + (count - few) * ENTRY_SIZE)
-                *below, block = map(Block.unpack, _split(data))
+            data = file.read(HEAD_SIZE + few * ENTRY_SIZE, 0) if count > 0 else b""
+            if data.startswith(HEAD):
+                if count > few:
+                    data = file.read(HEAD_SIZE + few * ENTRY_SIZE, (count - few) * ENTRY_SIZE)
+                *below, block = map(Block.unpack, _split(data[HEAD_SIZE:]))
                 before: tuple[int, int] | None = (0, first_offset)
                 if below:
                     before = None if below[0] is None else (below[0].end, below[0].next_offset)

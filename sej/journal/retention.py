@@ -5,8 +5,8 @@ retention sees its kept offset, or the reader sees what is left. Segments are re
 remaining ones are always the journal's end without a gap.
 
 A segment is renamed to ``tmp/`` and deleted there. A reader of the original watches ``jnl/`` and ends if a name is
-deleted there, or renamed into it, but not if one is renamed out of it. After a crash between the two steps the next
-writer deletes the file.
+deleted there, or renamed into it, but not if one is renamed out of it. After a crash between the two steps, the
+next retention deletes the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
 from sej.durations import Seconds, seconds
@@ -24,6 +24,8 @@ from sej.journal.index import IndexFile
 from sej.journal.reader_limits import KeptReader, ReaderLimits, kept_readers
 from sej.system.disk import File, is_full, of_system, open_existing
 from sej.system.logs import INFO, record
+
+_REMOVED: Final = ".removed"
 
 
 class _Limits(NamedTuple):
@@ -175,6 +177,9 @@ def clean(
             left -= there.size
             going.append(segment)
         if not dry_run:
+            for name in directory.names("tmp"):
+                if name.endswith(_REMOVED):
+                    directory.disk.unlink(directory.at("tmp", name))
             stored = _stored(limits, kept)
             if going:
                 directory.disk.sync_dir(directory.at("ofs"))  # a reader's kept offset must not go back after this
@@ -202,7 +207,7 @@ def _stored(limits: ReaderLimits, kept: list[KeptReader]) -> bool:
 def _remove(directory: Directory, segment: Segment) -> None:
     """Remove a segment and its index."""
     disk = directory.disk
-    away = directory.at("tmp", f"{segment.first_offset:016x}.removed")
+    away = directory.at("tmp", f"{segment.first_offset:016x}{_REMOVED}")
     try:
         disk.mkdir(directory.at("tmp"))
         disk.rename(segment.path, away)

@@ -6,8 +6,34 @@ another one when it has found the end. An exclusive writer destroys it: ours sig
 **So if a writer finds the mark that it has left or seen, the last segment is still the same file, and since then only
 shared writers have appended to it.**
 
-After a trace of the original (:mod:`sej.system.locks`), the trace follows the mark in the file, and each turn also
-checks that the lock file is still the file at its path.
+**The original's trace** in ``jnl.lck``, and the extra checks of a writer after it:
+
+The original opens the lock file with O_TRUNC. When it closes, it unlocks, closes and only then unlinks the name. So the
+name may be removed at any moment after a writer here has locked the file, and the next original locks a new one:
+
+    the original            this writer               the next original
+    unlock
+                            lock, the name exists
+    unlink
+                                                      new file, lock, reads the end
+                            append                    writes at the end that it has read
+
+A lock file that an original has opened is empty, and one that it has closed is missing. A writer here signs the file
+and leaves it in place. So an empty file, or a missing one next to segments, is an original's trace. The signature
+records the trace (``original=``, a time) for :data:`_TRUST_S`.
+
+After a trace every message is a write of its own, between two checks (:mod:`sej.writing.last_segment`): the
+path is still the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
+back under the path. So a good check *after* the write proves that the path has been this file from the locking to this
+check, and that no original has read the end before the message was there. Hence: **an acknowledged message precedes
+everything that an original appends**. A message that fails the second check is not acknowledged.
+
+What remains is the time between the first check and the write. If an original unlinks, and another one opens and reads
+the end in this time, the unacknowledged message is a second one with its offset. The next opening refuses the journal,
+and ``sej repair`` keeps the messages of the first writer.
+
+The trace follows the signature or the mark in the file, and each turn of a shared writer also checks that the lock file
+is still the file at its path.
 """
 
 from __future__ import annotations
@@ -15,55 +41,305 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, Self
 
-from sej.errors import LockedError, LockLostError
-from sej.fork import notice_fork
+from sej.errors import ClosedError, LockedError, LockLostError
+from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.journal.directory import Directory
-from sej.system.disk import File
-from sej.system.locks import Lock, Trace, find_trace, is_current, pause
+from sej.system.disk import Disk, File, Status
+from sej.system.locks import is_current, open_lock, read_holder, sign
 
+_NOTE: Final = b"original="
+_DOUBT: Final = b"?"
+_TRUST_S: Final = 86_400
+"""An original that was stopped between its unlock and its unlink for longer than this is no longer expected."""
+_RECENT_NS: Final = 2_000_000_000
+_WAIT_S: Final = 0.01
+_LOOK_S: Final = 0.0002
 _DYING_S: Final = 0.25
 _PAUSE_S: Final = 0.002
+_MARK: Final = b"shared "
+_MARK_BYTES: Final = len(_MARK) + 16
+_SIGNED_BYTES: Final = 256
+_TURN_PAUSE_S: Final = 0.00005
+"""Longer than a turn, so that the holder of the lock can take several turns before a switch to another process."""
+_PAUSE_MAX_S: Final = 0.002
+_TURN_S: Final = 2.0
+"""The additional wait for shared writers, which hold the lock for microseconds at a time."""
 
 
-class WriterLock(Lock):
-    """The journal's lock, which an original takes and unlinks too, and the locks of segments.
+class Trace(NamedTuple):
+    """The trace of an original.
+
+    Attributes:
+        at: when it was found, in seconds since the epoch.
+        certain: whether its own lock file was found; a missing lock file may be missing because of a copy.
+    """
+
+    at: int
+    certain: bool
+
+    def line(self) -> bytes:
+        """Return its line in a signature."""
+        return b"%s%d%s\n" % (_NOTE, self.at, b"" if self.certain else _DOUBT)
+
+
+def _trace_in(content: bytes) -> Trace | None:
+    """Return the trace in a signature, or None if it has none or is too old."""
+    for line in content.split(b"\n"):
+        stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
+        if line.startswith(_NOTE) and stamp.isdigit() and time.time() - int(stamp) < _TRUST_S:
+            return Trace(int(stamp), not line.endswith(_DOUBT))
+    return None
+
+
+def _find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
+    """Return the trace in the content of a lock file that was just locked.
+
+    Args:
+        content: the content of the file.
+        missing: whether there was no file.
+        written: whether the journal has segments.
+    """
+    if content:
+        return _trace_in(content) if _NOTE in content else None
+    return Trace(int(time.time()), not missing) if written else None
+
+
+def _pause(status: Status, disk: Disk, path: str) -> None:
+    """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
+
+    This is not needed for safety. It is short, and only for a file that was emptied moments ago.
+    """
+    if abs(time.time_ns() - status.mtime_ns) > _RECENT_NS:
+        return
+    deadline = time.monotonic() + _WAIT_S
+    while is_current(disk, status.identity, path) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+
+
+class TurnLock:
+    """The journal's lock, free between two turns.
+
+    Attributes:
+        original: the trace of an original; None: no original ran recently.
+        leave: ends a turn: releases the lock in one call into C. It may be called at any time.
+        content: what was in the file when :meth:`hold` took the lock.
+        identity: the identity of the file then.
+    """
+
+    original: Trace | None = None
+    keeps = False
+    """Whether it is held until the writer closes."""
+    content = b""
+    identity = 0, 0
+
+    def __init__(self, directory: Directory, timeout: float | None, *, held: bool = False) -> None:
+        """Open the lock file; it is created if it is missing.
+
+        Args:
+            directory: the SEJ directory.
+            timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
+            held: as for :meth:`sej.system.disk.File.lock`.
+        """
+        self._directory = directory
+        self._timeout = timeout
+        self._held = held
+        self.path = directory.prefix + "jnl.lck"
+        self._mark = b""
+        self._open()
+
+    def _open(self) -> None:
+        self.file, self._was_missing = open_lock(self._directory.disk, self.path)
+        self.leave: Callable[[], object] = self.file.unlocker()
+
+    def enter(self) -> None:
+        """Take the lock. Shared writers hold it for microseconds, an exclusive writer as long as it is open.
+
+        Raises:
+            LockedError: an exclusive writer has had the journal for longer than the timeout.
+        """
+        if self.file.lock(held=self._held):
+            return
+        start, pause_s = time.monotonic(), _TURN_PAUSE_S
+        while not self.file.lock(held=self._held):
+            waited = time.monotonic() - start
+            if self._timeout is not None and waited >= self._timeout:
+                holder = read_holder(self.file)
+                is_turn = holder is not None and holder.startswith("shared ")
+                if not is_turn or waited >= self._timeout + _TURN_S:
+                    raise LockedError(
+                        f"the journal's writer lock is held by {holder or 'another process'}: a sej.Writer keeps it"
+                        " while it is open; append through that writer, or close it",
+                        path=self.path,
+                        holder=holder,
+                    )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
+
+    def is_free(self) -> bool:
+        """Return whether no other process has the lock at this moment; the caller takes no turn meanwhile."""
+        free = self.file.lock(wait=False)
+        if free:
+            self.leave()
+        return free
+
+    def hold(self) -> None:
+        """Take the lock of the file at the path, and look for the trace of an original in it.
+
+        If an original may have just closed, wait until it has removed the file.
+        """
+        self.enter()
+        while not (status := self.file.status()).links:  # its name was removed between open and lock
+            self.renew()
+        self.content = self.file.read(min(status.size, _SIGNED_BYTES + 1), 0)
+        written = bool(self.content) or bool(self._directory.segments())
+        self.original = _find_trace(self.content, missing=self._was_missing, written=written)
+        if self.original is not None and not self.content and not self._was_missing:
+            _pause(status, self._directory.disk, self.path)
+            self.renew()
+            status = self.file.status()
+        self.identity = status.device, status.inode
+
+    def renew(self) -> None:
+        """Open and lock the lock file again if the locked file is not at its path any more.
+
+        The original removes the lock file when it closes, and a lock on a removed file excludes no writer.
+        """
+        while not self.is_current():
+            self._mark = b""
+            old = self.file
+            try:
+                self._open()
+            except FileNotFoundError:
+                self._directory.require()  # the journal was removed
+                raise
+            old.close()
+            self.enter()
+
+    def is_current(self) -> bool:
+        """Return whether the locked file is still at its path."""
+        return is_current(self._directory.disk, self.file.status().identity, self.path)
+
+    def check(self) -> None:
+        """Check that the locked file is still at its path.
+
+        Raises:
+            LockLostError: an original removed it.
+        """
+        if not self.is_current():
+            raise LockLostError(
+                "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
+                " in the journal: read the last messages before you append it again",
+                path=self.path,
+            )
+
+    def is_marked(self) -> bool:
+        """Return whether the mark that this writer has left or seen is still in the file."""
+        return bool(self._mark) and self.file.read(_MARK_BYTES, 0) == self._mark
+
+    def mark_end(self) -> None:
+        """Take the mark of another shared writer, which belongs to the end that was just found, or write one."""
+        mark = self.file.read(_MARK_BYTES, 0)
+        if len(mark) != _MARK_BYTES or not mark.startswith(_MARK):
+            mark = _MARK + os.urandom(8).hex().encode()
+            self.unmark()
+            self.file.write_at(mark + b"\n" + (b"" if self.original is None else self.original.line()), 0)
+            self._was_missing = False
+        self._mark = mark
+
+    def unmark(self) -> None:
+        """Remove the mark: another writer that finds it believes that the old segment is still the last one."""
+        self._mark = b""
+        self.file.truncate(0)
+
+    def lock_segment(self, file: File) -> None:
+        """See that no exclusive writer, whose lock file was removed, has a segment's own lock."""
+        unlock = file.unlocker()
+        try:
+            _lock_segment(file)
+        finally:
+            unlock()  # in C, and the first call here: no signal handler can run before it
+
+    def keep(self, file: File | None) -> None:
+        """Do nothing: no segment is locked."""
+
+    def release(self) -> None:
+        """Close the file; a second time does nothing."""
+        self.leave = _nothing
+        self.file.close()
+
+
+def _nothing() -> None:
+    """Do nothing: ``leave`` of a lock that is closed."""
+
+
+class WriterLock:
+    """The journal's lock in a turn that ends when the writer closes, and the locks of segments.
 
     It knows each segment before it locks it. So whatever interrupts a call, the next one unlocks what that call has
     left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
+
+    Attributes:
+        original: as for :class:`TurnLock`.
     """
 
-    _of_original = True
+    original: Trace | None = None
     keeps = True
     """Whether it is held until the writer closes."""
 
     def __init__(self, directory: Directory, timeout: float | None = 0.0) -> None:
         """Set the journal, and how many seconds to wait for its lock; nothing is opened or locked yet."""
-        super().__init__(
-            directory.prefix + "jnl.lck",
-            what="the journal's writer lock",
-            disk=directory.disk,
-        )
         self._directory = directory
-        self._segments: list[File] = []
         self._timeout = timeout
-
-    def _has_content(self) -> bool:
-        return bool(self._directory.segments())
+        self._turn: TurnLock | None = None
+        self._segments: list[File] = []
 
     def hold(self) -> None:
         """Take the lock; if it is held, check that it is still valid."""
-        if self._file is None:
-            self.acquire(timeout=self._timeout)
-        else:
+        if self._turn is not None:
             self.check()
+            return
+        turn = TurnLock(self._directory, self._timeout, held=True)
+        try:
+            turn.hold()
+            note = b"" if turn.original is None else turn.original.line()
+            # A shared writer takes its mark as proof that no other writer has held the lock: it must not remain.
+            sign(turn.file, turn.content, note, must=turn.content.startswith(_MARK))
+        except BaseException:
+            turn.release()
+            raise
+        self.original, self._turn = turn.original, turn
+        watch_forks(self)
+
+    def check(self) -> None:
+        """Check that the lock is still valid.
+
+        Raises:
+            LockLostError: its file was removed or replaced: others can lock a new one.
+            ClosedError: it is not held.
+        """
+        notice_fork()
+        path = self._directory.at("jnl.lck")
+        if self._turn is None:
+            raise ClosedError("the lock is not held by this process", path=path)
+        if not self.is_current():
+            raise LockLostError(
+                "the lock file of the journal's writer was removed or replaced while it was held, and another process"
+                " may hold the new one; find the program that removes it, then reopen",
+                path=path,
+            )
+
+    def is_current(self) -> bool:
+        """Return whether the locked file is still at its path."""
+        turn = self._turn
+        return turn is not None and is_current(self._directory.disk, turn.identity, turn.path)
 
     def lock_segment(self, file: File) -> None:
-        """Take a segment's lock too; see :func:`lock_segment`."""
+        """Take a segment's lock too; see :func:`_lock_segment`."""
         if file not in self._segments:
             self._segments.append(file)
-        lock_segment(file)
+        _lock_segment(file)
 
     def keep(self, file: File | None) -> None:
         """Unlock every segment but this one. Files stay open, because a sync may use them."""
@@ -76,16 +352,34 @@ class WriterLock(Lock):
         """Release all locks; a second call does nothing, or finishes an interrupted one."""
         notice_fork()
         self.keep(None)
-        super().release()
+        if (turn := self._turn) is not None:
+            try:
+                turn.leave()  # explicitly: a child that was just forked may still have the descriptor
+            finally:
+                turn.release()
+            self._turn = None
+            forget_forked(self)
 
     def _after_fork(self) -> None:
+        """In a forked child, close the copies of descriptors without unlocking the parent's locks."""
         for file in self._segments:
             file.close()
         self._segments.clear()
-        super()._after_fork()
+        if self._turn is not None:
+            self._turn.release()
+        self._turn = None
+
+    def __enter__(self) -> Self:
+        """Take the lock, for an operation on all segments."""
+        self.hold()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release all locks."""
+        self.release()
 
 
-def lock_segment(file: File) -> None:
+def _lock_segment(file: File) -> None:
     """Take the last segment's own lock, which an exclusive writer holds in addition to ``jnl.lck``.
 
     The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the
@@ -106,158 +400,3 @@ def lock_segment(file: File) -> None:
             " while that writer ran; close that writer",
             path=file.path,
         )
-
-
-_MARK: Final = b"shared "
-_MARK_BYTES: Final = len(_MARK) + 16
-_SIGNED_BYTES: Final = 256
-_TURN_PAUSE_S: Final = 0.00005
-"""Longer than a turn, so that the holder of the lock can take several turns before a switch to another process."""
-_PAUSE_MAX_S: Final = 0.002
-
-
-class TurnLock:
-    """The journal's lock, free between two turns.
-
-    Attributes:
-        original: the trace of an original; None: no original ran recently.
-        leave: ends a turn: releases the lock in one call into C. It may be called at any time.
-    """
-
-    original: Trace | None = None
-    keeps = False
-    """Whether it is held until the writer closes."""
-
-    def __init__(self, directory: Directory, timeout: float | None) -> None:
-        """Open the lock file; it is created if it is missing.
-
-        Args:
-            directory: the SEJ directory.
-            timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
-        """
-        self._directory = directory
-        self._timeout = timeout
-        self.path = directory.at("jnl.lck")
-        self._was_missing = directory.disk.status(self.path) is None
-        self._file = directory.disk.open(self.path, "append")
-        self.leave: Callable[[], object] = self._file.unlocker()
-        self._mark = b""
-
-    def enter(self) -> None:
-        """Take the lock. Shared writers hold it for microseconds, an exclusive writer as long as it is open.
-
-        Raises:
-            LockedError: an exclusive writer has had the journal for longer than the timeout.
-        """
-        if self._file.lock(wait=False):
-            return
-        start, pause_s = time.monotonic(), _TURN_PAUSE_S
-        while not self._file.lock(wait=False):
-            if self._timeout is not None and time.monotonic() - start >= self._timeout:
-                holder = self._file.read(_SIGNED_BYTES, 0).decode("utf-8", "replace").split("\n", 1)[0] or None
-                raise LockedError(
-                    f"the journal's writer lock is held by {holder or 'another process'}: a sej.Writer keeps it while"
-                    " it is open; append through that writer, or close it",
-                    path=self.path,
-                    holder=holder,
-                )
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
-
-    def is_free(self) -> bool:
-        """Return whether no other process has the lock at this moment; the caller takes no turn meanwhile."""
-        free = self._file.lock(wait=False)
-        if free:
-            self.leave()
-        return free
-
-    def hold(self) -> None:
-        """Take the lock of the file at the path, and look for the trace of an original in it.
-
-        If an original may have just closed, wait until it has removed the file.
-        """
-        self.enter()
-        self.renew()
-        content = self._file.read(_SIGNED_BYTES, 0)
-        written = bool(content) or bool(self._directory.segments())
-        self.original = find_trace(content, missing=self._was_missing, written=written)
-        if self.original is not None and not content and not self._was_missing:
-            pause(self._file.status(), self._directory.disk, self.path)
-            self.renew()
-
-    def renew(self) -> None:
-        """Open and lock the lock file again if the locked file is not at its path any more.
-
-        The original removes the lock file when it closes, and a lock on a removed file excludes no writer.
-        """
-        disk = self._directory.disk
-        while True:
-            there = disk.status(self.path)
-            if there is not None and there.identity == self._file.status().identity:
-                return
-            self._was_missing = there is None
-            self._mark = b""
-            try:
-                old, fresh = self._file, disk.open(self.path, "append")
-            except FileNotFoundError:
-                self._directory.require()  # the journal was removed
-                raise
-            self._file, self.leave = fresh, fresh.unlocker()
-            old.close()
-            self.enter()
-
-    def is_current(self) -> bool:
-        """Return whether the locked file is still at its path."""
-        return is_current(self._directory.disk, self._file.status().identity, self.path)
-
-    def check(self) -> None:
-        """Check that the locked file is still at its path.
-
-        Raises:
-            LockLostError: an original removed it.
-        """
-        if not self.is_current():
-            raise LockLostError(
-                "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
-                " in the journal: read the last messages before you append it again",
-                path=self.path,
-            )
-
-    def is_marked(self) -> bool:
-        """Return whether the mark that this writer has left or seen is still in the file."""
-        return bool(self._mark) and self._file.read(_MARK_BYTES, 0) == self._mark
-
-    def mark_end(self) -> None:
-        """Take the mark of another shared writer, which belongs to the end that was just found, or write one."""
-        mark = self._file.read(_MARK_BYTES, 0)
-        if len(mark) != _MARK_BYTES or not mark.startswith(_MARK):
-            mark = _MARK + os.urandom(8).hex().encode()
-            self.unmark()
-            self._file.write(mark + b"\n" + (b"" if self.original is None else self.original.line()))
-            self._was_missing = False
-        self._mark = mark
-
-    def unmark(self) -> None:
-        """Remove the mark: another writer that finds it believes that the old segment is still the last one."""
-        self._mark = b""
-        self._file.truncate(0)
-
-    def lock_segment(self, file: File) -> None:
-        """See that no exclusive writer, whose lock file was removed, has a segment's own lock."""
-        unlock = file.unlocker()
-        try:
-            lock_segment(file)
-        finally:
-            unlock()  # in C, and the first call here: no signal handler can run before it
-
-    def keep(self, file: File | None) -> None:
-        """Do nothing: no segment is locked."""
-
-    def release(self) -> None:
-        """Close the file; a second time does nothing."""
-        self.leave = _nothing
-        self._file.close()
-
-
-def _nothing() -> None:
-    """Do nothing: ``leave`` of a lock that is closed."""

@@ -189,7 +189,7 @@ class OsDisk:
                 except FileExistsError as error:
                     if not self._is_dir(step):
                         raise _odd(step, error, "a directory") from None
-                _sync_names(folder)
+                os.fsync(folder)
 
     def _is_dir(self, path: str) -> bool:
         status = self.status(path)
@@ -199,21 +199,21 @@ class OsDisk:
         """Rename, and sync both directories."""
         with _Entry(source) as (here, old), _Entry(target) as (there, new):
             os.replace(old, new, src_dir_fd=here, dst_dir_fd=there)
-            _sync_names(there)
+            os.fsync(there)
             if os.path.dirname(os.fspath(source)) != os.path.dirname(os.fspath(target)):
-                _sync_names(here)
+                os.fsync(here)
 
     def unlink(self, path: str | os.PathLike[str]) -> None:
         """Remove, and sync the directory."""
         with suppress(FileNotFoundError), _Entry(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
-            _sync_names(folder)
+            os.fsync(folder)
 
     def rmdir(self, path: str | os.PathLike[str]) -> None:
         """Remove an empty directory, and sync its parent."""
         with _Entry(path) as (folder, name):
             os.rmdir(name, dir_fd=folder)
-            _sync_names(folder)
+            os.fsync(folder)
 
     def free_bytes(self, path: str | os.PathLike[str]) -> int:
         """Return the bytes that an ordinary user may still write there."""
@@ -227,8 +227,13 @@ class OsDisk:
 
     def sync_dir(self, path: str | os.PathLike[str]) -> None:
         """Sync the names in a directory."""
-        with _Entry(os.path.join(path, "")) as (folder, _):
-            _sync_names(folder)
+        fd = _folder(os.fspath(path))
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            locate(error, os.fspath(path))
+        finally:
+            os.close(fd)
 
 
 class _Entry:
@@ -240,10 +245,7 @@ class _Entry:
         self._fd = -1
 
     def __enter__(self) -> tuple[int, str]:
-        try:
-            self._fd = open_folder(self._folder or ".")
-        except OSError as error:
-            raise _odd(self._folder, error, "a directory") from None
+        self._fd = _folder(self._folder or ".")
         return self._fd, self._name
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -253,7 +255,15 @@ class _Entry:
             and error.errno is not None
             and os.fspath(error.filename or "") in ("", self._name)
         ):
-            locate(error, self._path if self._name else self._folder)
+            locate(error, self._path)
+
+
+def _folder(path: str) -> int:
+    """Return a descriptor of a directory, see :func:`open_folder`."""
+    try:
+        return open_folder(path)
+    except OSError as error:
+        raise _odd(path, error, "a directory") from None
 
 
 OS: Final = OsDisk()
@@ -502,7 +512,3 @@ def large_file_advice() -> str:
     if limit == resource.RLIM_INFINITY:
         return "the file has the largest size that its file system allows: use another file system"
     return f"a file of this process may have at most {limit} bytes: raise the limit with `ulimit -f`"
-
-
-def _sync_names(fd: int) -> None:
-    os.fsync(fd)

@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Tolerated, of_system, open_existing
+from sej.system.disk import Disk, File, Status, Tolerated, of_system, open_existing
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -105,27 +105,25 @@ class KeptPosition:
         self._of: _Known | None = None
         self._open: File | None = None
 
-    def load(self, file: File, name: int, *, alone: bool = False) -> Kept | None:
+    def load(self, file: File, name: int, *, alone: bool = False, status: Status | None = None) -> Kept:
         """Return the stored position of an open file.
 
         Args:
             file: the file.
             name: its name in the record: of a segment, its first offset.
             alone: no other process can end this segment and start a later one before the next :meth:`store`.
+            status: the file's status, if the caller knows it.
 
         Returns:
-            The position; the beginning of the file if the record is damaged or of another file, as in a copy; None if
-            the record is missing, as in a journal of the original.
+            The position; the beginning of the file if the record is missing, damaged or of another file, as in a copy.
         """
         self.lost = None
         crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported
         data = self._read(stay=alone)
-        if data is None:
-            return None
-        there = _parse(data)
+        there = None if data is None else _parse(data)
         if there is not None and there[0] == name:
             _, inode, position, offset, head = there
-            status = file.status()
+            status = status or file.status()
             if inode != status.inode:
                 return Kept(0, name)
             same = _head(file, position) == head
@@ -171,7 +169,7 @@ class KeptPosition:
             The stored position, if it is above the new one: what was on the medium in between is lost. Else None.
         """
         known = self.load(file, name)
-        if known is None or known.position <= position:
+        if known.position <= position:
             return None
         self.forget()
         self.store(file, name, position, offset)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from io import FileIO
+from operator import attrgetter
 from threading import RLock
 from typing import Final, NamedTuple, NoReturn, Protocol, Self, cast
 
@@ -23,19 +24,27 @@ from sej.imports import compiled
 
 
 class Status(NamedTuple):
-    """The status of a file: size in bytes, identity, time of change, number of names."""
+    """The status of a file: size in bytes, identity, time of change, number of names, mode."""
 
     size: int
     device: int
     inode: int
     mtime_ns: int
     links: int
-    is_dir: bool
+    mode: int
 
     @property
     def identity(self) -> tuple[int, int]:
         """(device, inode): two paths with the same one are the same file."""
         return self.device, self.inode
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.mode)
+
+
+_FIELDS: Final = attrgetter("st_size", "st_dev", "st_ino", "st_mtime_ns", "st_nlink", "st_mode")
 
 
 _NO_WAIT: Final = os.O_NONBLOCK
@@ -218,7 +227,7 @@ class OsFile:
 
     def status(self) -> Status:
         """Return the file's current status."""
-        return _status(os.fstat(self._fd))
+        return tuple.__new__(Status, _FIELDS(os.fstat(self._fd)))
 
     def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
         """Lock by ``flock``."""
@@ -542,42 +551,55 @@ def _refuse_links(path: str) -> None:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def real_path(path: str) -> str:
-    """Return an absolute path of the same file without links, as ``os.path.realpath``; faster if there is a file."""
+class Resolved(str):
+    """An absolute path that is not resolved again: a link in it is refused. For journals inside a directory of ours."""
+
+    __slots__ = ()
+
+
+def absolute_path(path: str | os.PathLike[str]) -> str:
+    """Return an absolute path of the same file without symbolic links, for an object that opens files later.
+
+    The program may change its current directory meanwhile, and :mod:`sej.system.disk` follows no links.
+
+    Raises:
+        ValueError: the path begins with ``~``.
+
+    Example:
+        >>> absolute_path("/usr/../orders")
+        '/orders'
+    """
+    name = os.fspath(path)
+    if type(name) is Resolved:
+        return str(name)
+    if name[:1] == "~":
+        raise ValueError(
+            f"path {name!r} begins with '~', which only a shell expands: pass os.path.expanduser({name!r}), or"
+            f" './{name}' for a file of this name"
+        )
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
         if not of_system(error):
             raise
-        return os.path.realpath(path)
+        return os.path.realpath(name)
     try:
-        found = _where(fd)
+        found = _where(fd)  # faster than os.path.realpath
     finally:
         os.close(fd)
-    return found if found.startswith("/") and not found.endswith(" (deleted)") else os.path.realpath(path)
+    return found if found.startswith("/") and not found.endswith(" (deleted)") else os.path.realpath(name)
 
 
 def status_of(path: str | os.PathLike[str]) -> Status | None:
     """Return the status of a path, or None."""
     try:
-        return _status(os.stat(path))
+        return tuple.__new__(Status, _FIELDS(os.stat(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:  # a circular link has no target
             return None
         raise
-
-
-def _status(found: os.stat_result) -> Status:
-    return Status(
-        found.st_size,
-        found.st_dev,
-        found.st_ino,
-        found.st_mtime_ns,
-        found.st_nlink,
-        (found.st_mode & 0o170000) == 0o040000,
-    )
 
 
 def of_system(error: BaseException) -> bool:

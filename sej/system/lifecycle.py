@@ -187,7 +187,7 @@ class Lifecycle:
         notice_fork()
         if self.forked:
             return
-        if is_mine(self.mutex) or is_mine(self._closing):
+        if self.mutex._is_owned() or self._closing._is_owned():  # type: ignore[attr-defined]
             raise self._under_way()
         with self._closing:
             owner = self._owner

@@ -11,32 +11,6 @@ The kernel's lock belongs to the open file. :meth:`Lock.acquire` closes a file t
 
 A forked child does not hold its parent's locks: its copies of the descriptors are closed in the child, so that the lock
 ends with the parent and not with the last child.
-
-**The original's trace** in ``jnl.lck``, and the extra checks of a writer after it:
-
-The original opens the lock file with O_TRUNC. When it closes, it unlocks, closes and only then unlinks the name. So the
-name may be removed at any moment after a writer here has locked the file, and the next original locks a new one:
-
-    the original            this writer               the next original
-    unlock
-                            lock, the name exists
-    unlink
-                                                      new file, lock, reads the end
-                            append                    writes at the end that it has read
-
-A lock file that an original has opened is empty, and one that it has closed is missing. A writer here signs the file
-and leaves it in place. So an empty file, or a missing one next to segments, is an original's trace. The signature
-records the trace (``original=``, a time) for :data:`_TRUST_S`.
-
-After a trace every message is a write of its own, between two checks (:mod:`sej.writing.last_segment`): the
-path is still the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
-back under the path. So a good check *after* the write proves that the path has been this file from the locking to this
-check, and that no original has read the end before the message was there. Hence: **an acknowledged message precedes
-everything that an original appends**. A message that fails the second check is not acknowledged.
-
-What remains is the time between the first check and the write. If an original unlinks, and another one opens and reads
-the end in this time, the unacknowledged message is a second one with its offset. The next opening refuses the journal,
-and ``sej repair`` keeps the messages of the first writer.
 """
 
 from __future__ import annotations
@@ -46,80 +20,12 @@ import errno
 import fcntl
 import os
 import time
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
 from sej.fork import forget_forked, notice_fork, watch_forks
-from sej.system.disk import OS, Disk, File, Status, of_system, open_existing
+from sej.system.disk import OS, Disk, File, of_system, open_existing
 
-_NOTE: Final = b"original="
-_DOUBT: Final = b"?"
-_TRUST_S: Final = 86_400
-"""An original that was stopped between its unlock and its unlink for longer than this is no longer expected."""
-_RECENT_NS: Final = 2_000_000_000
-_WAIT_S: Final = 0.01
-_LOOK_S: Final = 0.0002
-
-
-class Trace(NamedTuple):
-    """The trace of an original.
-
-    Attributes:
-        at: when it was found, in seconds since the epoch.
-        certain: whether its own lock file was found; a missing lock file may be missing because of a copy.
-    """
-
-    at: int
-    certain: bool
-
-    def line(self) -> bytes:
-        """Return its line in a signature."""
-        return b"%s%d%s\n" % (_NOTE, self.at, b"" if self.certain else _DOUBT)
-
-
-def _trace_in(content: bytes) -> Trace | None:
-    """Return the trace in a signature, or None if it has none or is too old."""
-    if _NOTE not in content:
-        return None
-    for line in content.split(b"\n"):
-        stamp = line.removeprefix(_NOTE).removesuffix(_DOUBT)
-        if line.startswith(_NOTE) and stamp.isdigit() and time.time() - int(stamp) < _TRUST_S:
-            return Trace(int(stamp), not line.endswith(_DOUBT))
-    return None
-
-
-def find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
-    """Return the trace in the content of a lock file that was just locked.
-
-    Args:
-        content: the content of the file.
-        missing: whether there was no file.
-        written: whether the journal has segments.
-    """
-    if content:
-        return _trace_in(content)
-    return Trace(int(time.time()), not missing) if written else None
-
-
-def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
-    """Return whether a path is still the file with this identity, which the caller has open."""
-    there = disk.status(path)
-    return there is not None and there.identity == identity
-
-
-def pause(status: Status, disk: Disk, path: str) -> None:
-    """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
-
-    This is not needed for safety. It is short, and only for a file that was emptied moments ago.
-    """
-    if abs(time.time_ns() - status.mtime_ns) > _RECENT_NS:
-        return
-    deadline = time.monotonic() + _WAIT_S
-    while is_current(disk, status.identity, path) and time.monotonic() < deadline:
-        time.sleep(_LOOK_S)
-
-
-# A name, so that the type checker reads both ways.
 _RETRY_S: Final = 0.005
 _HOLDER_BYTES: Final = 256
 _LINE_BYTES: Final = 220
@@ -127,8 +33,12 @@ _PID_MOST: Final = 2**31 - 1
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The inode of the system's own PID namespace (PROC_PID_INIT_INO in Linux)."""
 _FIRST_TIME_NAMESPACE: Final = 0xEFFFFFFA
-_TURN_S: Final = 2.0
-"""The additional wait for shared writers, which hold the lock for microseconds at a time."""
+
+
+def is_current(disk: Disk, identity: tuple[int, int], path: str) -> bool:
+    """Return whether a path is still the file with this identity, which the caller has open."""
+    there = disk.status(path)
+    return there is not None and (there.device, there.inode) == identity
 
 
 class Lock:
@@ -139,15 +49,10 @@ class Lock:
         ...     ...
     """
 
-    original: Trace | None = None
-    """The trace of an original found when this object took the lock; None: no original ran recently."""
-    _of_original = False
-    """Whether an original may take and unlink it, so that a missing or empty file is its trace."""
     _file: File | None = None
     """The locked file, while the lock is held."""
     _identity = 0, 0
-    _content = b""
-    """The identity of the file, and what was in it when it was locked."""
+    """The identity of the file."""
 
     def __init__(
         self,
@@ -185,13 +90,12 @@ class Lock:
         Raises:
             LockedError: another process or object holds it; with the holder's text in the file.
         """
-        notice_fork()
-        if self._file is not None:
+        if self._file is not None and self.held:
             raise LockedError(f"this object already holds {self._what}", path=self.path, holder=self.holder())
         start = time.monotonic()
         while (file := self._try()) is None:
-            holder = self.holder()
-            if timeout is not None and time.monotonic() - start >= timeout + (_TURN_S if _is_turn(holder) else 0.0):
+            if timeout is not None and time.monotonic() - start >= timeout:
+                holder = self.holder()
                 raise LockedError(
                     f"{self._what} is held by {holder or 'another process'}; close it there, or wait",
                     path=self.path,
@@ -204,27 +108,22 @@ class Lock:
 
     def _try(self) -> File | None:
         """Take the lock if it is free; return its file, locked and signed."""
-        missing = False
         while True:
-            try:
-                file = self._disk.open(self.path, "edit")
-            except FileNotFoundError:
-                missing = True
-                self._disk.open(self.path, "append").close()  # created if it is still missing
-                continue
+            file = open_lock(self._disk, self.path)[0]
             try:
                 if not file.lock(exclusive=self._exclusive, held=True):
                     file.close()
                     return None
-                if self._is_settled(file, missing=missing):
+                status = file.status()
+                self._identity = status.identity
+                if status.links:
                     if self._exclusive:
-                        self._sign(file)
+                        sign(file, file.read(min(status.size, _HOLDER_BYTES + 1), 0))
                     return file
             except BaseException:
                 file.close()
                 raise
             file.close()  # the name was removed between open and lock: take the new file
-            missing = False
 
     def check(self) -> None:
         """Check that the lock is still valid.
@@ -242,17 +141,13 @@ class Lock:
                 path=self.path,
             )
 
-    def is_current(self) -> bool:
-        """Return whether the path is still the file that was locked."""
-        return is_current(self._disk, self._identity, self.path)
-
     def holder(self) -> str | None:
         """Return the holder's text in the file, or None."""
         file = open_existing(self._disk, self.path, "read")
         if file is None:
             return None
         with file:
-            return _read_holder(file)
+            return read_holder(file)
 
     def release(self) -> None:
         """Release the lock; a second call does nothing, or finishes an interrupted one."""
@@ -271,39 +166,6 @@ class Lock:
             self._file.close()
         self._file = None
 
-    def _is_settled(self, file: File, *, missing: bool) -> bool:
-        """Check a just locked file for an original's trace; return False if its name was removed."""
-        status = file.status()
-        self._identity = status.identity
-        self._content = content = file.read(min(status.size, _HOLDER_BYTES + 1), 0)
-        if self._of_original:
-            self.original = find_trace(content, missing=missing, written=bool(content) or self._has_content())
-            if self.original is not None and not content and not missing:
-                pause(status, self._disk, self.path)
-        return is_current(self._disk, self._identity, self.path)
-
-    def _has_content(self) -> bool:
-        """Return whether the protected files have content; asked of the lock of an original only."""
-        return True
-
-    def _sign(self, file: File) -> None:
-        start = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())  # not datetime, whose import takes long
-        line = f"pid={os.getpid()} host={host_name()} start={start}"[:_LINE_BYTES] + "\n"
-        signature = line.encode() + (b"" if self.original is None else self.original.line())
-        # Truncating takes a hundred times as long as a write, so another holder's lines are overwritten to their end.
-        try:
-            there = len(self._content)
-            if there > _HOLDER_BYTES:
-                file.truncate(0)
-            else:
-                signature = signature.ljust(there)
-            file.write_at(signature, 0)
-        except OSError as error:
-            # A full disk must not block the lock: the holder's name is only a hint for people. But a shared writer
-            # takes its mark as proof that no other writer has held the lock.
-            if not of_system(error) or _is_turn(_read_holder(file)):
-                raise
-
     def __enter__(self) -> Self:
         """Take the lock without waiting, unless it is held already."""
         return self if self.held else self.acquire()
@@ -313,12 +175,45 @@ class Lock:
         self.release()
 
 
-def _is_turn(holder: str | None) -> bool:
-    """Return whether a shared writer holds it: for one append, not for as long as it is open."""
-    return holder is not None and holder.startswith("shared ")
+def open_lock(disk: Disk, path: str) -> tuple[File, bool]:
+    """Open a lock file; return also whether it was missing, and was created."""
+    missing = False
+    while True:
+        try:
+            return disk.open(path, "edit"), missing
+        except FileNotFoundError:
+            missing = True
+            disk.open(path, "append").close()
 
 
-def _read_holder(file: File) -> str | None:
+def sign(file: File, content: bytes, note: bytes = b"", *, must: bool = False) -> None:
+    """Write this process's name into a file that it has just locked.
+
+    A full disk must not block the lock: the name is only a hint for people.
+
+    Args:
+        file: the file.
+        content: what is in it.
+        note: what follows the name.
+        must: raise if it cannot be written.
+    """
+    start = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())  # not datetime, whose import takes long
+    line = f"pid={os.getpid()} host={os.uname().nodename} start={start}"[:_LINE_BYTES] + "\n"
+    signature = line.encode() + note
+    # Truncating takes a hundred times as long as a write, so another holder's lines are overwritten to their end.
+    try:
+        if len(content) > _HOLDER_BYTES:
+            file.truncate(0)
+        else:
+            signature = signature.ljust(len(content))
+        file.write_at(signature, 0)
+    except OSError as error:
+        if must or not of_system(error):
+            raise
+
+
+def read_holder(file: File) -> str | None:
+    """Return the holder's text in a lock file, or None."""
     text = file.read(_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
     return text.split("\n", 1)[0] or None
 

@@ -6,40 +6,11 @@ import os
 from typing import Final
 
 from sej.system.disk import Disk
-from sej.system.file import real_path
+from sej.system.file import Resolved, absolute_path
+
+__all__ = ["Resolved", "absolute_name", "absolute_path", "around", "is_journal"]
 
 _PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
-
-
-class Resolved(str):
-    """An absolute path that is not resolved again: a link in it is refused. For journals inside a directory of ours."""
-
-    __slots__ = ()
-
-
-def absolute_path(path: str | os.PathLike[str]) -> str:
-    """Return an absolute path of the same file without symbolic links, for an object that opens files later.
-
-    The program may change its current directory meanwhile, and :mod:`sej.system.disk` follows no links.
-
-    Raises:
-        ValueError: the path begins with ``~``.
-
-    Example:
-        >>> absolute_path("/usr/../orders")
-        '/orders'
-    """
-    name = os.fspath(path)
-    if type(name) is Resolved:
-        return str(name)
-    if not os.path.isabs(name):
-        if name.startswith("~"):
-            raise ValueError(
-                f"path {name!r} begins with '~', which only a shell expands: pass os.path.expanduser({name!r}), or"
-                f" './{name}' for a file of this name"
-            )
-        name = os.path.join(os.getcwd(), name)
-    return real_path(name)
 
 
 def absolute_name(path: str | os.PathLike[str]) -> str:

@@ -69,7 +69,6 @@ from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejError, WriterFailedError
 from sej.journal.directory import Directory, check_name
-from sej.journal.disk_compare import kept_position
 from sej.journal.gaps import Gap, record_gap
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
@@ -80,7 +79,7 @@ from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle
 from sej.writing.last_segment import LastSegment
-from sej.writing.opening import JournalEnd, find_end, open_end, start_segment
+from sej.writing.opening import JournalEnd, find_end, open_end, start_segment, sweep
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
@@ -151,7 +150,7 @@ class End:
         """The lock of a shared writer; None: this one keeps its turn."""
         self._segment_bytes = segment_bytes
         self._retention = retention
-        self._kept = kept_position(directory)
+        self._kept = directory.kept_position()
         self._known_batches: Batches | None = None
         self._look_at = 0.0
         self._indexed_to = 0
@@ -641,12 +640,11 @@ class End:
         buffer = self.buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
-        if self._turns is None and self.durability == "disk":  # the thread that syncs writes for all that wait
-            buffer.limit = min(_BUFFER_BYTES, left)
+        waits = self._turns is None and self.durability == "disk"  # the thread that syncs writes for all that wait
+        buffer.limit = min(_BUFFER_BYTES, left) if waits or self.durability == "buffer" else 1
+        if waits or self.lock.original is not None:  # _drain writes every message
+            buffer.write_directly(None, None, 0, 0)  # it may have a reference to the old file, which must be closed
             return
-        buffer.limit = min(_BUFFER_BYTES, left) if self.durability == "buffer" else 1
-        if self.lock.original is not None:
-            return  # _drain writes every message
         until = self._indexed_to + _INDEX_BYTES
         if self._turns is None:
             until = buffer.position - len(buffer) + BLOCK_BYTES
@@ -707,6 +705,7 @@ class End:
             self._find_blocks()
         self._seal()
         self._continue_at(start_segment(self.directory, self._kept, self.buffer.offset, self.lock))
+        sweep(self.directory)
         if self._turns is not None:
             self._turns.mark_end()
         if self._retention is not None:
@@ -732,7 +731,6 @@ class End:
     def _continue_at(self, end: JournalEnd) -> None:
         """Continue at an end that was found on the disk, or at a new segment."""
         buffer = self.buffer
-        buffer.write_directly(None, None, 0, 0)  # the buffer has a reference to the old file, which must be closed
         self.last = last = end.last
         buffer.position, buffer.offset = end.position, end.offset
         self._indexed_to = end.position
@@ -741,7 +739,8 @@ class End:
         self.set_limits()
         if self._turns is None:
             _needed[id(self)] = self.lock, last
-            last.blocks.write(last.synced_position)
+            if last.blocks.unindexed:
+                last.blocks.write(last.synced_position)
         else:
             if last.blocks.unindexed:  # now, because the next turn may be of another process
                 self.sync_now()

@@ -54,6 +54,8 @@ class Blocks:
 
     def load(self, file: File, size: int) -> tuple[int, int]:
         """Continue after the good messages of a segment of this size; return where they end, and the offset there."""
+        if not size:
+            return 0, self._offset
         self._indexed, index = self._index_file.load_end(file, self._offset, to_write=True)
         self._partial = index.open_block(size)
         self._partial_known = self._partial is not None
@@ -180,7 +182,7 @@ class LastSegment:
             self._write_guarded(view, position, lock)
 
     def _write_guarded(self, data: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
-        """Append whole messages, each between two checks, which :mod:`sej.system.locks` explains.
+        """Append whole messages, each between two checks, which :mod:`sej.journal.writer_lock` explains.
 
         Raises:
             LockLostError: a check failed. The message before the failed check may be in the segment, unacknowledged.

@@ -15,14 +15,12 @@ index has fewer blocks than the segment, more is walked. If the kept position is
 
 from __future__ import annotations
 
-import re
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
-from sej.journal.disk_compare import durable_position
 from sej.journal.identity import ID_SIZE, journal_id
 from sej.journal.index import IndexFile
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
@@ -68,12 +66,10 @@ def prepare(directory: Directory, *, allow_network_fs: bool) -> bool:
             )
     if is_new and there is not None:
         _refuse_foreign(directory)
-    has_id = there is not None and _has_id(directory)
     if is_new:
-        disk.mkdir(directory.jnl, parents=True)
-    if disk.status(directory.prefix + "ofs") is None:  # a process may have died in between
-        disk.mkdir(directory.prefix + "ofs")
-    return has_id
+        disk.mkdir(directory.prefix + "ofs", parents=True)
+        disk.mkdir(directory.jnl)  # the last one: if it exists, both do
+    return there is not None and _has_id(directory)
 
 
 def _refuse_foreign(directory: Directory) -> None:
@@ -155,7 +151,6 @@ def find_end(
 
             finish_repair(directory)
         segments = directory.segments()
-        _sweep(directory)
         if lock.original is not None:
             refuse_surplus(directory)
             segments = directory.segments()  # an original may just have added one
@@ -205,8 +200,7 @@ def open_end(
         before = None
     file = directory.disk.open(segment.path, "append") if before is None else before.file
     try:
-        lock.lock_segment(file)
-        return _open_end(directory, kept, segment, file, before, alone=lock.keeps)
+        return _open_end(directory, kept, lock, segment, file, before)
     except BaseException:
         if before is None:
             file.unlock()
@@ -217,14 +211,18 @@ def open_end(
 def _open_end(
     directory: Directory,
     kept: KeptPosition,
+    lock: WriterLock | TurnLock,
     segment: Segment,
     file: File,
     before: LastSegment | None,
-    *,
-    alone: bool,
 ) -> JournalEnd:
+    lock.lock_segment(file)
     blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
-    size = file.size()
+    status = file.status()
+    size = status.size
+    known = kept.load(file, segment.first_offset, alone=lock.keeps, status=status)
+    if not known.position:
+        directory.sync_names()
     position, offset = blocks.load(file, size)
     damage = find_damage(file, position, offset) if size > position else None
     recovery = gone = None
@@ -238,7 +236,7 @@ def _open_end(
         recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
         _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
     end = Kept(position, offset)
-    synced = min(end, durable_position(directory, kept, segment, file, alone=alone))
+    synced = min(end, known)
     if kept.lost is not None:
         gone = kept.lost
         kept.store(file, segment.first_offset, *synced)
@@ -292,17 +290,19 @@ def refuse_surplus(directory: Directory) -> None:
                 )
 
 
-def _sweep(directory: Directory) -> None:
-    """Remove the files in ``tmp/`` that a process staged before it died, unless an intent in ``txn/`` names them."""
-    disk = directory.disk
+def sweep(directory: Directory) -> None:
+    """Remove the files in ``tmp/`` that a writer or a repair staged before it died, unless an intent names them.
+
+    They do no harm, so only a writer that starts a segment looks for them.
+    """
+    import re  # here, because most writers start no segment
+
     for name in directory.names("tmp"):
-        stem, _, end = name.rpartition(".")
-        staged = end == "removed" or (end == "rows" and disk.status(directory.at("txn", f"{stem}.intent")) is None)
-        run = stem == "repair" and re.fullmatch(
-            "[0-9a-f]{16}", end
-        )  # a batch, a reader or a queue may have the name "repair"
-        if staged or (run and disk.status(directory.at("txn", "repair")) is None):
-            disk.unlink(directory.at("tmp", name))
+        # A batch, a reader or a queue may have the name "repair".
+        found = re.fullmatch(r"(.*)\.rows|(repair)\.[0-9a-f]{16}", name)
+        intent = found and (found[2] or f"{found[1]}.intent")
+        if intent and directory.disk.status(directory.at("txn", intent)) is None:
+            directory.disk.unlink(directory.at("tmp", name))
 
 
 def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock | TurnLock) -> JournalEnd:

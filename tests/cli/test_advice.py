@@ -136,6 +136,11 @@ def remove_the_index(path: Path) -> None:
     shutil.rmtree(path / "idx")
 
 
+def start_a_segment(path: Path) -> None:
+    with library.Writer(path) as w:
+        w.end.rotate()
+
+
 def put_into(path: Path, folder: str, name: str) -> None:
     (path / folder).mkdir(exist_ok=True)
     (path / folder / name).touch()
@@ -154,7 +159,7 @@ CASES = {
     "full disk": Case(lambda path: kept_at(path, 100), "disk"),
     "pending batch": Case(lambda path: put_into(path, "txn", "load.intent"), "pending batch"),
     "pending work": Case(crash_in_a_batch, "pending work"),
-    "leftovers": Case(lambda path: put_into(path, "tmp", "load.rows"), "leftovers"),
+    "leftovers": Case(lambda path: put_into(path, "tmp", "load.rows"), "leftovers", start_a_segment),
     "index": Case(remove_the_index, "index"),
     "wrong offset": Case(lose_what_was_read, "reader r"),
     "wrong offset, changed bytes": Case(damage_a_kept_offset, "reader r"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing
 from functools import lru_cache
@@ -216,7 +217,7 @@ class CrashDisk:
     def status(self, path: str | os.PathLike[str]) -> Status | None:
         name = _clean(path)
         if name in self.dirs:
-            return Status(0, _DEVICE, hash(name) & 0xFFFFFF, 0, 2, True)
+            return Status(0, _DEVICE, hash(name) & 0xFFFFFF, 0, 2, stat.S_IFDIR)
         parent, base = _split(name)
         number = self.dirs[parent].seen.get(base) if parent in self.dirs else None
         return None if number is None else self._status(number)
@@ -372,7 +373,7 @@ class CrashDisk:
 
     def _status(self, number: int) -> Status:
         node = self.nodes[number]
-        return Status(len(node.seen), _DEVICE, number, node.mtime, node.links, False)
+        return Status(len(node.seen), _DEVICE, number, node.mtime, node.links, stat.S_IFREG)
 
     def _states(self, at_most: int = _STATES_MAX) -> Iterator[CrashDisk]:
         """The disks that a crash now may leave; first the one that keeps everything, last the one that keeps least."""

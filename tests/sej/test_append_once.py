@@ -169,13 +169,14 @@ def test_a_promised_batch_may_have_any_name(name: str, tmp_path: Path) -> None:
         assert w.append_once(name, 7, [b"a", b"b", b"c"]) == range(2, 5)
 
 
-def test_an_opening_writer_removes_no_file_that_another_process_uses(tmp_path: Path) -> None:
+def test_a_new_segment_removes_no_file_that_another_process_uses(tmp_path: Path) -> None:
     sej.Writer(tmp_path).close()
     (tmp_path / "tmp").mkdir(exist_ok=True)
     used = {"repair.ofs", "repair.queue"}  # of a reader and of a queue with the name "repair"
-    for name in (*used, "repair.0000000000000000", "batch.rows", "0000000000000007.removed"):
+    for name in (*used, "repair.0000000000000000", "batch.rows"):
         (tmp_path / "tmp" / name).touch()
-    sej.Writer(tmp_path).close()
+    with sej.Writer(tmp_path, segment_bytes=1) as w:
+        w.append(b"the first segment ends")
     assert {file.name for file in (tmp_path / "tmp").iterdir()} == used
 
 

@@ -100,7 +100,7 @@ def test_reading_gives_fewer_only_at_the_end(tmp_path: Path) -> None:
 def test_directories_are_synced_after_create_rename_and_unlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = OS
     seen: list[str] = []
-    monkeypatch.setattr("sej.system.disk._sync_names", lambda fd: seen.append(os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr("sej.system.disk.os.fsync", lambda fd: seen.append(os.readlink(f"/proc/self/fd/{fd}")))
 
     def synced() -> set[str]:
         found = {os.path.relpath(path, tmp_path) for path in seen}

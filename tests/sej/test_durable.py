@@ -10,7 +10,6 @@ import pytest
 
 import sej
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import durable_position, kept_position
 from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
@@ -73,7 +72,7 @@ def test_a_cut_below_the_kept_position_lowers_it(tmp_path: Path) -> None:
         assert (w.offset, w.recovery is not None) == (9, True)
         opened = OS.open(segment, "read")
         with opened.closing():
-            assert kept_position(Directory(tmp_path, OS)).load(opened, 0) == Kept(31 * 9, 9)
+            assert Directory(tmp_path, OS).kept_position().load(opened, 0) == Kept(31 * 9, 9)
 
 
 def test_nothing_of_a_removed_directory_is_created_again(tmp_path: Path) -> None:
@@ -167,7 +166,7 @@ def test_a_copy_of_a_journal_is_not_trusted(tmp_path: Path) -> None:
     def durable_offset(path: Path) -> int:
         directory = Directory(path, OS)
         (segment,) = directory.segments()
-        return durable_position(directory, kept_position(directory), segment, OS.open(segment.path, "read")).offset
+        return directory.kept_position().load(OS.open(segment.path, "read"), segment.first_offset).offset
 
     assert durable_offset(tmp_path / "a") == 10
     assert durable_offset(tmp_path / "b") == 0

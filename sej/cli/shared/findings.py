@@ -27,7 +27,6 @@ from sej.errors import CorruptionError, SejError
 from sej.imports import ADVICE as PACKAGE_ADVICE
 from sej.imports import PACKAGES, foreign
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import kept_position
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
@@ -78,7 +77,7 @@ ADVICE: Final = {
     "full disk": "`sej clean --max-bytes SIZE {at}` removes segments that no reader needs",
     "pending batch": "if no writer can open the journal, `{aside}`: the batch's messages in the journal stay",
     "pending work": "nothing: the next writer finishes it before its first append",
-    "leftovers": "nothing: the next writer removes what no pending work needs",
+    "leftovers": "nothing: the next segment and `sej clean` remove what no pending work needs",
     "index": "`sej verify {at} && sej index {at}`",
     "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
     "deleted messages": "`sej reset {at} {name} first`",
@@ -294,11 +293,11 @@ def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
     """
     for segment in places.segments()[-1:]:
         with OS.open(segment.path, "read") as file:
-            kept = kept_position(places)
+            kept = places.kept_position()
             known = kept.load(file, segment.first_offset)
             size = file.status().size
         on_disk = kept.lost or known
-        if on_disk is None or on_disk.offset <= end or (kept.lost is None and _end_of(journal)):
+        if on_disk.offset <= end or (kept.lost is None and _end_of(journal)):
             continue
         now = f"it has {size} bytes" if kept.lost else "a torn tail begins before that"
         lost = on_disk.offset - end

@@ -400,9 +400,9 @@ class QueueLog:
     def _find_doubt(self, file: File) -> None:
         """Find what was written before this process opened the log, and may not be on the medium."""
         kept = self._kept.load(file, 0)
-        if kept is None or not kept.position:
+        if not kept.position:
             self._disk.sync_dir(os.path.dirname(self.path))
-        self._in_doubt = max(records.RECORD_SIZE, kept.position if kept else 0), self._position
+        self._in_doubt = max(records.RECORD_SIZE, kept.position), self._position
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply the records after the position; cut a torn tail."""
