@@ -6,8 +6,7 @@ explains the names, docs/guarantees.md the promises.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sej.imports import TYPE_CHECKING
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:

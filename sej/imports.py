@@ -13,9 +13,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
-from typing import Final
+
+TYPE_CHECKING = False
+"""That of :mod:`typing`, whose import takes longer than that of a whole package."""
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+    from typing import Final
 
 PACKAGES: Final = ("hub", "kestrel", "pipeline", "sej", "shard", "textqueue")
 ADVICE: Final = "uninstall the other package, then run pip install --force-reinstall --no-deps sej-journals"

@@ -17,8 +17,7 @@ docs/formats/shard.md. The modules, in the order in which they are best read::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from sej.imports import TYPE_CHECKING
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:

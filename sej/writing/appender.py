@@ -69,7 +69,6 @@ from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejError, WriterFailedError
 from sej.journal.directory import Directory, check_name
-from sej.journal.gaps import Gap, record_gap
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
 from sej.journal.recovery import Recovery
@@ -299,6 +298,8 @@ class End:
         self.alone(self.changing, self._leave_out, offset, reason)
 
     def _leave_out(self, offset: int, reason: str) -> None:
+        from sej.journal.gaps import Gap, record_gap  # here, because few writers need it
+
         self._check_names()
         self._seal()
         record_gap(self.directory, Gap(self.buffer.offset, offset, reason))
@@ -531,13 +532,30 @@ class End:
                     self._turns.leave()
 
     def _enter(self) -> None:
-        if self._turns is None:
-            self.buffer.refuse_appends()
+        """Begin a turn. A shared writer finds out what the others did since its last one; see the module."""
+        lock, buffer = self._turns, self.buffer
+        if lock is None:
+            buffer.refuse_appends()
             self._settle()
             return
-        self._turns.enter()
+        lock.enter()
+        now = time.monotonic()
         try:
-            self._look()
+            due = now >= self._look_at or lock.original is not None
+            if due:
+                lock.renew()
+            if not lock.is_marked() or buffer.in_doubt or len(buffer.pending()):
+                self._reopen()
+            else:
+                if due:
+                    self.last.require_name()
+                if len(buffer):
+                    buffer.clear()
+                size = self.last.file.size()
+                if size != buffer.position and not self._catch_up(size):
+                    self._reopen()
+            if due:
+                self._look_at = now + _LOOK_S
         except OSError as error:
             if error.errno in _BROKEN:
                 raise self._failing(error) from error
@@ -551,26 +569,6 @@ class End:
         if self.buffer.in_doubt:
             self._reopen()
         self.buffer.flush()
-
-    def _look(self) -> None:
-        """Find out what other shared writers did since the last turn; see the module."""
-        lock, buffer, now = self._turns, self.buffer, time.monotonic()
-        assert lock is not None
-        due = now >= self._look_at or lock.original is not None
-        if due:
-            lock.renew()
-        if not lock.is_marked() or buffer.in_doubt or len(buffer.pending()):
-            self._reopen()
-        else:
-            if due:
-                self.last.require_name()
-            if len(buffer):
-                buffer.clear()
-            size = self.last.file.size()
-            if size != buffer.position and not self._catch_up(size):
-                self._reopen()
-        if due:
-            self._look_at = now + _LOOK_S
 
     def _catch_up(self, size: int) -> bool:
         """Measure what other shared writers appended; return False if it is not all whole messages."""

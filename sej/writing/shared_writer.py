@@ -182,9 +182,11 @@ class SharedWriter:
             LockedError: an exclusive writer has had the journal for longer than lock_timeout.
             ConflictError: the next offset is not expect_offset, or a higher token was stored.
         """
-        append = self._end.buffer.append
-        act = append if expect_offset is None else partial(append, expect_offset=expect_offset)
-        offset = self.turn(act, value, key, type, timestamp)
+        act: Callable[..., int] = self._end.buffer.append
+        if expect_offset is not None:
+            act = partial(act, expect_offset=expect_offset)
+        turn = self.turn if self.life.mutex._is_owned() else self._end.alone  # type: ignore[attr-defined]
+        offset = turn(act, value, key, type, timestamp)
         if self.durability == "disk":
             self.settle(offset + 1)
         return offset
