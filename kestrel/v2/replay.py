@@ -14,6 +14,7 @@ So if removes and reserves are mixed, a reserve may find an empty item. Here eac
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -29,6 +30,7 @@ from sej.system.disk import OS, Disk
 
 _ALL: Final = 1 << 62
 _BLOCK: Final = 1 << 18
+_RUN: Final = 1 << 12
 
 
 class Checkpoint(NamedTuple):
@@ -151,19 +153,31 @@ def dump(backlog: Backlog, now_ms: int) -> Iterator[bytes]:
         backlog: what waits, and the open transactions.
         now_ms: the add time of items that have none.
     """
-    return _blocks(_dump(backlog.open, backlog.rows(), backlog.last_xid, now_ms))
+    waiting = (_add(row, now_ms) for row in backlog.rows())
+    return _blocks(_dump(backlog.open, waiting, backlog.last_xid, now_ms))
 
 
 def packed(checkpoint: Checkpoint, alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
     """A checkpoint's state as operations, in blocks; items that are not alive any more without their data."""
     open_ = {xid: alive.get(number) for xid, number in checkpoint.open.items()}
-    waiting = (alive.get(number) for numbers in checkpoint.waiting for number in numbers)
-    return _blocks(_dump(open_, waiting, checkpoint.last_xid, now_ms))
+    return _blocks(_dump(open_, _remaining(checkpoint.waiting, alive, now_ms), checkpoint.last_xid, now_ms))
 
 
-def _dump(
-    open_: Mapping[int, Row | None], waiting: Iterable[Row | None], last_xid: int, now_ms: int
-) -> Iterator[bytes]:
+def _remaining(waiting: list[range], alive: dict[int, Row], now_ms: int) -> Iterator[bytes]:
+    """What waited at a checkpoint; many items that are gone in one part, because a long queue has millions."""
+    order, gone = sorted(alive), _add(None, now_ms)
+    for numbers in waiting:
+        here = order[bisect_left(order, numbers.start) : bisect_left(order, numbers.stop)]
+        at = numbers.start
+        for number in (*here, numbers.stop):
+            for first in range(at, number, _RUN):
+                yield gone * min(_RUN, number - first)
+            if number < numbers.stop:
+                yield _add(alive[number], now_ms)
+            at = number + 1
+
+
+def _dump(open_: Mapping[int, Row | None], waiting: Iterable[bytes], last_xid: int, now_ms: int) -> Iterator[bytes]:
     for xid in _in_order(open_, last_xid):
         yield _add(open_[xid], now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
@@ -171,8 +185,8 @@ def _dump(
     if open_:
         yield unused
         unused = b""
-    for row in waiting:  # an empty queue is left empty
-        yield unused + _add(row, now_ms)
+    for part in waiting:  # an empty queue is left empty
+        yield unused + part
         unused = b""
 
 
