@@ -16,6 +16,8 @@ slot and rename                 old, new               the new one
 the rename, but no slot         old, older             a file that no slot describes; a reader's twin is not synced
 ==============================  =====================  ==========================================================
 
+On a full disk there is no room for another file. A reader's ``.ofs`` is then overwritten, synced, and noted.
+
 Which differences are damage? If a slot describes this file (inode and time of change), the bytes must hold the same
 offset: a flipped bit changes neither inode nor time. Any other file was written by another program, such as the
 original's reader, or is a restored copy. That is legal and accepted, unless the newest slot is strict. A work queue
@@ -54,7 +56,7 @@ from sej.codec.format import OFFSET, OFFSET_SIZE
 from sej.errors import BadOffsetFileError, InvalidNameError
 from sej.journal.directory import Directory, check_name
 from sej.system.checksum import crc32c
-from sej.system.disk import File, Status, open_existing, write_temporary
+from sej.system.disk import File, Status, is_full, open_existing, write_temporary
 from sej.system.durable import renew
 
 MAGIC: Final = b"SEJTWIN\0"
@@ -187,7 +189,12 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
     disk, path = directory.disk, directory.at("ofs", f"{name}.ofs")
 
     temporary = directory.at("tmp", f"{name}.ofs")
-    fresh = write_temporary(disk, temporary, OFFSET.pack(offset))
+    try:
+        fresh = write_temporary(disk, temporary, OFFSET.pack(offset))
+    except OSError as error:
+        if strict or not is_full(error) or not _keep_in_place(directory, name, offset, after):
+            raise
+        return
     if may_have_twin(name):
         kept, slots = _look(directory, name), _slots(directory, name)
         here = _describes(kept, slots)
@@ -208,6 +215,25 @@ def keep_offset(directory: Directory, name: str, offset: int, *, strict: bool, a
             if strict:
                 twin.sync()
     disk.rename(temporary, path)
+
+
+def _keep_in_place(directory: Directory, name: str, offset: int, after: After | None) -> bool:
+    """Overwrite the ``.ofs``, which needs no room: on a full disk, retention waits for this offset to make room.
+
+    Its eight bytes are in one sector. A crash before the slot leaves a file that no slot describes.
+    """
+    kept, slots = _look(directory, name), _slots(directory, name)
+    if kept is None or len(kept.data) != OFFSET_SIZE:
+        return False
+    with directory.disk.open(directory.at("ofs", f"{name}.ofs"), "edit") as file:
+        file.write_at(OFFSET.pack(offset), 0)
+        file.sync()
+        fresh = file.status()
+    if slots:
+        with directory.disk.open(twin_path(directory, name), "edit") as twin:
+            number, sequence = 1 - slots[0].number, slots[0].sequence + 1
+            _write(twin, name, _Slot(number, sequence, offset, fresh.inode, fresh.mtime_ns, False, after))
+    return True
 
 
 def may_have_twin(name: str) -> bool:
