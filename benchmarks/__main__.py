@@ -1,4 +1,6 @@
-"""``python -m benchmarks [SECTION ...]``: every section, or the named ones; a table each, and the figures as JSON.
+"""``python -m benchmarks [SECTION ...]``: the sections, or the named ones; a table each, and the figures as JSON.
+
+``growth`` and ``simulation`` take minutes, and run only if they are named.
 
 With ``--runs 5`` the sections run five times, and the figures are medians. ``--compare OLD.json`` prints each figure as
 a multiple of the old one, with the interval that holds it whichever of the runs one takes.
@@ -18,6 +20,8 @@ from typing import Any
 from benchmarks.measure import Row, machine
 
 SECTIONS = ("limits", "core", "queue", "shard", "hub", "textqueue", "kestrel", "spark", "cluster", "tables")
+LONG = ("growth", "simulation")
+"""Sections that take many minutes, and run only if they are named."""
 _NUMBER = re.compile(r"[\d,]+(?:\.\d+)?")
 _SMALLER = re.compile(r"\b(?:ms|us|ns|s)\b|MiB$|MiB sent|ns/|ns CPU|us/|%")
 """Units where less is better."""
@@ -28,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="which ones; all if none is named")
+    parser.add_argument(
+        "section", nargs="*", choices=[*SECTIONS, *LONG, []], help="which ones; all but the long ones if none is named"
+    )
     parser.add_argument("--json", type=Path, default=Path("artifacts/benchmarks.json"), help="where the figures go")
     parser.add_argument("--runs", type=int, default=1, help="how often each section runs")
     parser.add_argument("--compare", type=Path, metavar="OLD.json", help="the figures of an earlier run")

@@ -83,9 +83,9 @@ def machine() -> dict[str, object]:
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
-    """Create a folder for a section, and remove it afterwards."""
-    with tempfile.TemporaryDirectory(prefix="sej-bench-", ignore_cleanup_errors=True) as name:
+def folder(place: str | None = None) -> Iterator[Path]:
+    """Create a folder for a section, in a place or where temporary files are, and remove it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="sej-bench-", dir=place, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
