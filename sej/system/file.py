@@ -11,12 +11,12 @@ import fcntl
 import functools
 import os
 import stat
+from _thread import RLock  # the class that threading.RLock calls in a function
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from io import FileIO
 from operator import attrgetter
-from threading import RLock
 from typing import Final, NamedTuple, NoReturn, Protocol, Self, cast
 
 from sej.errors import FileTypeError
@@ -106,7 +106,7 @@ class File(Protocol):
         """Set the time of its last change, in ns since the epoch; no other process has its name yet."""
 
     def size(self) -> int:
-        """Return its current size in bytes."""
+        """Return its current size in bytes; in ``temp``, the next write is at the end."""
 
     def extent(self) -> tuple[int, int]:
         """Return its current size in bytes and its number of names, in half the time of :meth:`status`."""
@@ -176,7 +176,7 @@ class OsFile:
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes from position."""
         try:
-            data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
+            data = os.pread(self._fd, size if size < _WRITE_LIMIT else _WRITE_LIMIT, position)
             if len(data) == size or not data:
                 return data
             parts = [data]
@@ -217,8 +217,8 @@ class OsFile:
             locate(error, self._path)
 
     def size(self) -> int:
-        """Return its size in bytes."""
-        return os.fstat(self._fd).st_size
+        """Return its size in bytes, by the cheapest call."""
+        return os.lseek(self._fd, 0, os.SEEK_END)
 
     def extent(self) -> tuple[int, int]:
         """Return its size in bytes and its number of names."""
@@ -475,9 +475,11 @@ def opened(path: str, flags: int) -> OsFile:
         OSError: the system's error; for anything but a regular file EISDIR or ENXIO, as the system reports a socket.
     """
     if _open_regular is not None:
-        with suppress(BlockingIOError):  # a lease, see below
+        try:
             if (found := _open_regular(path, flags | _NO_WAIT | os.O_NOFOLLOW)) is not None:
                 return OsFile(found, path)
+        except BlockingIOError:  # a lease, see below
+            pass
     if flags & (os.O_CREAT | os.O_TRUNC):
         _require_folder(path)
     try:

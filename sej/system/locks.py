@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import time
+from functools import cache
 from typing import Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
@@ -281,15 +282,20 @@ def take_file_lease(file: File) -> bool:
     it in the meantime, with or without locks, sleeps in the kernel until the lease ends. Hold it for microseconds.
     """
     try:
-        import signal  # here, because few processes need a lease
-
         fd = file.fileno()
-        # The kernel's default signal for a waiting process would end this one; SIGURG is ignored.
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETSIG, _ignored_signal())
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except (OSError, ValueError):  # ValueError: a file without a descriptor
         return False
     return True
+
+
+@cache
+def _ignored_signal() -> int:
+    """Return what the kernel sends if another process waits: its default signal would end this process."""
+    import signal  # here, because few processes need a lease
+
+    return int(signal.SIGURG)
 
 
 def is_file_leasable(file: File) -> bool:
