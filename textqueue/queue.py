@@ -433,7 +433,8 @@ class TextQueue:
         require(status=(status, _STATUS))
         groups: dict[int, tuple[Source, list[Message]]] = {}
         for message in messages:
-            _MESSAGE("each message", message)
+            if type(message) is not Message:
+                _MESSAGE("each message", message)
             source = message.source
             groups.setdefault(id(source), (source, []))[1].append(message)
         for source, group in groups.values():

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,7 @@ from sej.system.locks import end_file_lease
 from tests.textqueue.claiming import lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, TextQueue
-from textqueue.claims import claim as claiming
-from textqueue.editing import edit_with_retries
-from textqueue.editing.proof import Place
+from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import QueueFile
 
 Save = Callable[[Path, bytes], None]
@@ -271,26 +270,27 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
     """An editor empties the file and writes it again, after it has waited for the lease of the edit."""
     path, saves = tmp_path / "jobs.tq", 0
     path.write_bytes(b"-one\n")
-    real = edit_with_retries.put
+    real = QueueFile.apply
 
-    def put_in_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
+    def apply_in_a_save(
+        session: QueueFile, places: Sequence[Place], changes: Sequence[Change | None]
+    ) -> list[Place] | None:
         nonlocal saves
         saves += 1
         if saves > 1:
-            return real(session, place, writes)
+            return real(session, places, changes)
         end_file_lease(session.file)
         session.alone = False
         with path.open("r+b") as file:
             file.truncate(0)
             try:
-                return real(session, place, writes)
+                return real(session, places, changes)
             finally:
                 file.write(b"-one\n")
 
     with TextQueue(path) as q:
         claim = q.take() if edit == "end of a claim" else None
-        monkeypatch.setattr(edit_with_retries, "put", put_in_a_save)
-        monkeypatch.setattr(claiming, "put", put_in_a_save)
+        monkeypatch.setattr(QueueFile, "apply", apply_in_a_save)
         if claim is None:
             claim = q.take()
             assert claim is not None and claim.message.value == "one"
@@ -310,9 +310,9 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
     path = tmp_path / "jobs.tq"
     monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
     path.write_bytes(lined(b"-one\n-two\n-three\n-four\n"))
-    real, stale = edit_with_retries.put, b""
+    real, stale = QueueFile._write_shared, b""
 
-    def put_after_a_save(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
+    def write_after_a_save(session: QueueFile, *edit: Any) -> bool:
         nonlocal stale
         assert not session.alone
         if stale:
@@ -320,7 +320,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
             editor.seek(0)
             editor.write(stale)
             stale = b""
-        return real(session, place, writes)
+        return real(session, *edit)
 
     with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
         one, two, three = q.get_next(), q.get_next(), q.get_next()
@@ -330,7 +330,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         two.mark_as_critical_error()
         stale = before
         with monkeypatch.context() as patched:
-            patched.setattr(edit_with_retries, "put", put_after_a_save)
+            patched.setattr(QueueFile, "_write_shared", write_after_a_save)
             three.mark_as_cleared()
         assert plain(path) == b"=one\n-two\n=three\n-four\n"
         four = q.get_next()

@@ -133,10 +133,10 @@ def test_a_queue_is_not_closed_by_a_handler_in_the_middle_of_a_call(
     path = tmp_path / "jobs.tq"
     q, real = textqueue.TextQueue(path), QueueFile.start
 
-    def start(session: QueueFile) -> bool:
+    def start(session: QueueFile) -> None:
         with pytest.raises(textqueue.FileInUseError, match="a signal handler interrupted a call"):
             q.close()
-        return real(session)
+        real(session)
 
     monkeypatch.setattr(QueueFile, "start", start)
     q.append("a")

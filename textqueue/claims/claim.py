@@ -46,7 +46,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from sej.system.locks import end_file_lease_if_waited_for
-from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source, put
+from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place
 from textqueue.editing.queue_file import QueueFile
@@ -473,25 +473,22 @@ class Claimer:
     def _claim(
         self, session: QueueFile, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
-        source, (position, old, _) = self._source, found.place
+        source, old = self._source, found.place.raw
         name = owner_text(owner)
         leased = source.leases.leased(name, lease_s)
         kind, writes, counted = _claiming(old, name, pull=pull)
-        if not session.start():
-            return None
         try:
-            raw = put(session, found.place, writes)
-            line = kind, position, digest(essence(old)), leased
-            done = raw is not None and session.log([line], wrote=bool(writes))
+            done = session.apply([found.place], [Change(writes, kind, leased)])
         except OSError:
             self._restore(session.file, found.place, writes)
             raise
         ledger = source.file.ledger
         if self._epoch <= 0:  # this was the first edit of the file
             self._epoch, self._reading = ledger.epoch, ledger.reading
-        if raw is None or not done:
+        if done is None:
             return None
-        made = Claim(self, Message(source, raw, position, ledger.epoch), leased, counted)
+        ((position, raw, epoch),) = done
+        made = Claim(self, Message(source, raw, position, epoch), leased, counted)
         if name == owner_text():
             self.open.add(made)
         return made

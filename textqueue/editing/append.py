@@ -75,8 +75,10 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
                 queue.disk.open(queue.real_path, "append").close()
             try:
                 with queue as session:
-                    if session.start() and (places := _append(session, entries, status)) is not None:
-                        return places
+                    if not session.busy:
+                        session.start()
+                        if (places := _append(session, entries, status)) is not None:
+                            return places
             except FileNotFoundError:
                 pass  # removed a moment ago
             replaced.again()

@@ -25,28 +25,12 @@ from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, Line
+from textqueue.ledger.log import EMPTY, ENDED, FAILED
 from textqueue.ledger.sidecar import InTransit, real_path
 
 
 class ClaimLostError(MessageMovedError):
     """Another worker has the message: the claim's lease ended, or nothing was claimed. Nothing was written."""
-
-
-def put(session: QueueFile, place: Place, writes: Sequence[tuple[int, bytes]]) -> bytes | None:
-    """Write into a message, and return its new bytes; None: another program changed it after it was found.
-
-    Without a file lease, the message is proven again before, and read back afterwards.
-    """
-    file, alone, (position, raw, _) = session.file, session.alone, place
-    if not alone and here(file, place, epoch=0) != raw:
-        return None
-    for at, data in writes:
-        file.write_at(data, position + at)
-        raw = raw[:at] + data + raw[at + len(data) :]
-    if not alone and file.read(len(raw), position) != raw:
-        session.report(position, raw, "collision", "the file was rewritten while this message was edited")
-    return raw
 
 
 _RENAMED_S: Final = 0.5
@@ -238,7 +222,7 @@ class Source:
                 at = min(alike, key=lambda at: (at >= 0, abs(at - position)))
                 token = token_of(session.status)
                 token = token if session.known else unknown(token)
-                ledger.append([(ENDED, at, name, EMPTY)], token, ledger.generation.number)
+                ledger.append([(ENDED, at, name, EMPTY)], token, ledger.number)
 
     def edit(self, place: Place, change: Making, what: str, claim: bytes = b"") -> Place:
         """Change a message in place.
@@ -308,30 +292,12 @@ class Source:
             found = self._find(session, places, what, claims)
             if free:
                 self._require_free(found, what)
-            todo = list(map(change, places, [raw for _, raw, _ in found]))
+            todo = [change(read, now[1]) for read, now in zip(places, found, strict=True)]
         except MessageMovedError:
             if session.still():
                 raise
             return None  # another program has changed the file since the lock was taken
-        if not session.start():
-            return None
-        epoch, wrote, whole = self.file.ledger.epoch, False, True
-        lines: list[Line] = []
-        for number, (place, made) in enumerate(zip(found, todo, strict=True)):
-            if made is None:
-                continue
-            new = put(session, place, made.writes)
-            if new is None:
-                whole = False
-                break
-            wrote = wrote or bool(made.writes)
-            found[number] = Place(place.position, new, epoch)
-            lines.append((made.kind, place.position, digest(essence(new)), made.owner))
-        if lines and not session.log(lines, wrote=wrote, whole=whole):
-            return None
-        if lines and not epoch:  # this was the first change of the file
-            found = [Place(at, raw, self.file.ledger.epoch) for at, raw, _ in found]
-        return found if whole else None
+        return session.apply(found, todo)
 
     def _find(self, session: QueueFile, places: Sequence[Place], what: str, claims: Sequence[bytes]) -> list[Place]:
         """Find messages at their positions, or elsewhere in the file.

@@ -22,7 +22,7 @@ from textqueue.editing.tq_file import temporary_file
 from textqueue.errors import FileInUseError
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
-from textqueue.format.parser import chunks, value_of
+from textqueue.format.parser import chunks, trimmed, value_of
 from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -50,15 +50,15 @@ def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged | None:
     if len(now) < len(before) or not all(map(_is_in_place, before, now)):
         return None
     versions: dict[bytes, deque[bytes | None]] = defaultdict(deque)  # None: no program has changed it
-    surplus = Counter(map(_trimmed, before))
-    surplus.subtract(map(_trimmed, saved))
+    surplus = Counter(map(trimmed, before))
+    surplus.subtract(map(trimmed, saved))
     for one, other in zip(before, now, strict=False):
-        name = _trimmed(one)
+        name = trimmed(one)
         if one == other and surplus[name] > 0:
             surplus[name] -= 1  # the person has deleted it
         else:
             versions[name].append(None if one == other else other)
-    merged = [(there and there.popleft()) or entry for entry in saved for there in (versions.get(_trimmed(entry)),)]
+    merged = [(there and there.popleft()) or entry for entry in saved for there in (versions.get(trimmed(entry)),)]
     line = [raw for raw in chunks(theirs.removeprefix(BOM)) if is_generation(raw)][:1]
     mark = BOM if mine.startswith(BOM) else b""
     lost = [entry for there in versions.values() for entry in there if entry]
@@ -74,11 +74,6 @@ def entries(text: bytes) -> list[bytes]:
 def _is_in_place(old: bytes, new: bytes) -> bool:
     """Return whether an entry is the same, or a program may have changed its status or variables in place."""
     return old == new or (len(old) == len(new) and value_of(old) == value_of(new))
-
-
-def _trimmed(entry: bytes) -> bytes:
-    """Return an entry without blanks and carriage returns at the ends of its lines, which some editors remove."""
-    return b"\n".join([line.rstrip(b" \t\r") for line in entry.split(b"\n")])
 
 
 def save(source: Source, old: bytes, new: bytes) -> list[bytes] | None:
@@ -116,7 +111,7 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes] | None:
 
 def _replace(session: QueueFile, text: bytes) -> bool:
     if session.ledger.lined and not generations_in(text):  # the person has seen all changes, and removed the line
-        mark, line, _ = line_for(text, session.ledger.generation.number)
+        mark, line, _ = line_for(text, session.ledger.number)
         text = mark + line + text[len(mark) :]
     temporary = sidecar_path(session.real_path, ".save")
     with temporary_file(session.disk, temporary, session.file) as new:

@@ -20,6 +20,7 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 
 from __future__ import annotations
 
+import bisect
 import errno
 import threading
 import time
@@ -30,9 +31,11 @@ from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, Status, is_full
 from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
+from textqueue.editing.proof import Change, Place, here
 from textqueue.editing.reconcile import begin, reconcile
 from textqueue.editing.tq_file import Conflict, OnRevert, TqFile, shifted
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
+from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.log import Line
 from textqueue.ledger.sidecar import interrupted
@@ -44,6 +47,9 @@ SAVING_S: Final = 2.0
 _LOOK_S: Final = 0.1
 _LOOKS: Final = 8
 _HEAD_BYTES: Final = 1 << 16
+_MANY: Final = 8
+_BLOCK_BYTES: Final = 1 << 12
+"""An edit of so many messages writes those of one block together."""
 
 
 class QueueFile(TqFile):
@@ -116,14 +122,72 @@ class QueueFile(TqFile):
             self.known and token_of(self.file.status()) == token_of(self.status)
         )
 
-    def start(self) -> bool:
-        """Return whether an edit may be written. Without the file lease, each message is proven again before."""
-        if self.busy:
-            return False
+    def start(self) -> None:
+        """Begin to write an edit. Without the file lease, each message is proven again before."""
         self._leased = self._still = self.alone
         if not self.alone or not has_file_lease(self.file):
             self.alone = False  # another process waits, or has opened the file while this one was stopped
             self._began, self._still = time.monotonic(), self.still()
+
+    def apply(self, places: Sequence[Place], changes: Sequence[Change | None]) -> list[Place] | None:
+        """Write the changes of messages that were found, and return the messages.
+
+        Returns:
+            The messages as they are now; None: not all changes are in the file at the path.
+        """
+        self.start()
+        lines: list[Line] = []
+        writes: list[tuple[int, bytes]] = []
+        done: list[bytes] = []
+        whole = True
+        for (position, raw, _), change in zip(places, changes, strict=True):
+            new, before = raw, len(writes)
+            if change is not None:
+                for at, data in change.writes:
+                    new = new[:at] + data + new[at + len(data) :]
+                    writes.append((position + at, data))
+                if not self.alone and not self._write_shared(position, raw, new, writes[before:]):
+                    whole = False
+                    break
+                lines.append((change.kind, position, digest(essence(new)), change.owner))
+            done.append(new)
+        if self.alone and not self._write(writes):
+            self.alone = self._leased = whole = False
+        if (lines and not self.log(lines, wrote=bool(writes), whole=whole)) or not whole:
+            return None
+        epoch = self.ledger.epoch
+        pairs = zip(places, changes, done, strict=True)
+        return [one if change is None else Place(one[0], raw, epoch) for one, change, raw in pairs]
+
+    def _write_shared(self, position: int, raw: bytes, new: bytes, writes: Sequence[tuple[int, bytes]]) -> bool:
+        """Write into a message that another program may change: it is proven again before, and read back afterwards."""
+        if here(self.file, Place(position, raw, -1), epoch=0) != raw:
+            return False
+        for at, data in writes:
+            self.file.write_at(data, at)
+        if self.file.read(len(new), position) != new:
+            self.report(position, new, "collision", "the file was rewritten while this message was edited")
+        return True
+
+    def _write(self, writes: list[tuple[int, bytes]]) -> bool:
+        """Write, near places together; return False if another process has taken the lease away."""
+        if len(writes) < _MANY:
+            for at, data in writes:
+                self.file.write_at(data, at)
+            return True
+        writes.sort()
+        begin = 0
+        while begin < len(writes):
+            start = writes[begin][0]
+            end = bisect.bisect_left(writes, (start + _BLOCK_BYTES,))
+            last, tail = writes[end - 1]
+            block = bytearray(self.file.read(last + len(tail) - start, start))
+            for at, data in writes[begin:end]:
+                block[at - start : at - start + len(data)] = data
+            if not has_file_lease(self.file):
+                return False
+            self.file.write_at(block, start)
+            begin = end
         return True
 
     def log(self, lines: Sequence[Line], *, wrote: bool = True, whole: bool = True) -> bool:
@@ -142,7 +206,7 @@ class QueueFile(TqFile):
             Whether the whole edit is in the file at the path. If not, the caller tries again.
         """
         file, before = self.file, self.status
-        at, number = self.ledger.generation
+        at, number = self.ledger.line_at, self.ledger.number
         still = self._still and (self.alone or self._has_number(file))
         if wrote:
             number += 1
@@ -197,16 +261,16 @@ class QueueFile(TqFile):
         that the save is older than the claim.
         """
         ledger, before = self.ledger, token_of(self.status)
-        if ledger.generation.position >= 0 or self.status.links > 1:
+        if ledger.line_at >= 0 or self.status.links > 1:
             return False
         if not self.alone:
             if not ledger.lined and ledger.late < 0:
-                ledger.late = ledger.generation.number
+                ledger.late = ledger.number
                 ledger.state(before)
             return False
         if token_of(self.file.status()) != before:
             return False
-        number = ledger.generation.number
+        number = ledger.number
         end_file_lease(self.file)
         mark, line, at = line_for(self.file.read(_HEAD_BYTES, 0), number)
         windows = scan(self.file) if ledger.lined else ()
@@ -233,6 +297,7 @@ class QueueFile(TqFile):
 
     def epoch_of(self, status: Status) -> int:
         """Return the epoch for a file in this state; -1 if another program may have changed it."""
+        notice_fork()
         with self.threads:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
@@ -266,7 +331,6 @@ class QueueFile(TqFile):
 
     def refresh(self) -> None:
         """Apply what other processes wrote into the ledger. The caller holds the lock."""
-        notice_fork()
         now = time.monotonic()
         look = now - self._looked > _LOOK_S
         if look:
@@ -283,5 +347,5 @@ class QueueFile(TqFile):
 
         It finds an old buffer that was saved within the same tick of the clock.
         """
-        at, number = self.ledger.generation
-        return at < 0 or file.read(DIGITS, at) == NUMBER % number
+        at = self.ledger.line_at
+        return at < 0 or file.read(DIGITS, at) == NUMBER % self.ledger.number

@@ -131,12 +131,12 @@ def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
     found, sorted_to = _generations(file, lined=ledger.lined)
     late = ledger.late if alone else -1  # the program that kept the line out has saved, or another one while it read
     oldest = max(sorted_to, 0) if ledger.lined else late
-    seen = found[0].number if found else ledger.generation.number if oldest < 0 else oldest
+    seen = found[0].number if found else ledger.number if oldest < 0 else oldest
     work = _Redoing(queue, seen, before[1], has_number=bool(found), guessed=not found and oldest < 0)
     work.read(file)
     work.redo()
     writes = work.writes()
-    number = max(ledger.generation.number, seen)
+    number = max(ledger.number, seen)
     at = found[0].position if found else -1
     if found and (seen != number or len(found) > 1):
         writes += [(one.position, b" " * DIGITS) for one in found[1:]]

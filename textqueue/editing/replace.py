@@ -94,9 +94,9 @@ def write_rest(source: Source, session: QueueFile, temporary: str, moved: Sequen
     """Write the messages that remain into the temporary file, and return its status."""
     with temporary_file(source.file.disk, temporary, session.file) as rest:
         copy_rest(session.file, rest, 0, session.status.size, moved)
-        at, number = source.file.ledger.generation
-        if at >= 0:
-            rest.write_at(NUMBER % (number + 1), shifted(at, moved))
+        ledger = source.file.ledger
+        if ledger.line_at >= 0:
+            rest.write_at(NUMBER % (ledger.number + 1), shifted(ledger.line_at, moved))
         return rest.status()
 
 
@@ -135,5 +135,5 @@ def log_moved(source: Source, after: Token, moved: Sequence[tuple[int, int]], pa
         for at, raw in parts
         if raw[0] != _COMMENT
     ]
-    at, number = ledger.generation
-    ledger.begin(claims, after, Generation(shifted(at, moved), number + 1), lines=lines)
+    generation = Generation(shifted(ledger.line_at, moved), ledger.number + 1)
+    ledger.begin(claims, after, generation, lines=lines)

@@ -115,11 +115,13 @@ class Record(NamedTuple):
 
     def line(self) -> bytes:
         """Return the line as it is stored."""
-        return _line(*self)
+        kind, number, position, name, token, owner = self
+        return _line(kind, number, position, name, b"%d %d %d" % token, owner)
 
 
-def _line(kind: int, number: int, position: int, name: bytes, token: Token, owner: bytes) -> bytes:
-    text = b"%c %d %d %s %d %d %d %s" % (kind, number, position, name, *token, owner)
+def _line(kind: int, number: int, position: int, name: bytes, state: bytes, owner: bytes) -> bytes:
+    """Return a line as it is stored; ``state`` is the file's token as text."""
+    text = b"%c %d %d %s %s %s" % (kind, number, position, name, state, owner)
     return b"%s %08x\n" % (text, zlib.crc32(text))
 
 
@@ -148,7 +150,6 @@ READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _READ_BYTES: Final = 1 << 16
 _LEAST_LINES: Final = 1000
 _CHECK_BYTES: Final = 128
-NOWHERE: Final = Generation(-1, 0)
 
 
 class Checkpoint(NamedTuple):
@@ -179,7 +180,8 @@ class Ledger:
         self._replaced = False  # another process is about to replace this file
         self._first: list[Record] = []  # the lines of a new ledger, before its first change
         self.token: Token | None = None  # the state of the queue file after the last change
-        self.generation = NOWHERE  # where the file has its number, and the number of the last change
+        self.line_at = -1  # where the file has its number; -1: nowhere
+        self.number = 0  # of the last change
         self.lined = False  # whether the file has, or had, the line with its number
         self.late = -1  # the last change before a claim that could not add it; -1: none, or it was added since
         self.claims: dict[int, Record] = {}  # by position
@@ -191,8 +193,13 @@ class Ledger:
         self.foreign: Token = (0, 0, 0)  # the file when that epoch began: since then only this library has changed it
         self.lines = 0
         self._spent = 0  # an estimate of how many of these lines mean nothing any more
-        self._compacted = 0  # the number of lines after the last compaction
+        self._enough = _LEAST_LINES  # with fewer lines, or twice those after the last compaction, there is none
         self.reading += 1
+
+    @property
+    def generation(self) -> Generation:
+        """Where the file has its number, and the number of the last change."""
+        return Generation(self.line_at, self.number)
 
     def refresh(self, *, look: bool = False) -> None:
         """Apply the lines that were written since the last call.
@@ -246,7 +253,8 @@ class Ledger:
         if self._file is None or self._first or self._torn or self._read_only:
             self._write(())
         assert self._file is not None
-        data = b"".join([_line(kind, number, at, name, token, owner) for kind, at, name, owner in lines])
+        state = b"%d %d %d" % token
+        data = b"".join([_line(kind, number, at, name, state, owner) for kind, at, name, owner in lines])
         self._file.write(data)
         self._read_to += len(data)
         for kind, at, name, owner in lines:
@@ -274,7 +282,7 @@ class Ledger:
     def start(self, claims: Sequence[Record], token: Token, generation: Generation) -> None:
         """Begin a ledger for a file in this state. The first change writes it, so that a reader writes nothing."""
         self._first = self._epoch_lines(claims, (), token, generation)
-        self.generation = generation
+        self.line_at, self.number = generation
         for claim in claims:  # known to an epoch that begins before the first change, too
             self.claims[claim.position] = claim
             self.owners[claim.holder] += 1
@@ -331,8 +339,7 @@ class Ledger:
 
     def is_wasteful(self) -> bool:
         """Return whether a compaction is worth its cost. The ledger is refreshed."""
-        lines = self.lines
-        return lines > _LEAST_LINES and lines > self._compacted * 2 and (lines > 2 * KEPT or self._spent * 2 > lines)
+        return self.lines > self._enough and (self.lines > 2 * KEPT or self._spent * 2 > self.lines)
 
     def compact(self) -> None:
         """Write the ledger again, without the lines that mean nothing. The caller holds the lock."""
@@ -350,13 +357,13 @@ class Ledger:
             records += [begin, *(record for _, record in same_epoch)]
         records[-1:] = [*self.claims.values(), last]
         if len(records) * 4 > self.lines * 3:  # the estimate was wrong: the lines are worth keeping
-            self._compacted = len(records)
+            self._enough = max(len(records) * 2, _LEAST_LINES)
             return
         if self._file is not None:
             self._file.write(b"\n>\n")
         replace_sidecar(self._disk, self.path, b"".join(record.line() for record in records), self._queue)
         self.refresh(look=True)
-        self._compacted = self.lines
+        self._enough = max(self.lines * 2, _LEAST_LINES)
 
     def checkpoint(self) -> Checkpoint:
         """Return the position after the last applied line."""
@@ -410,15 +417,15 @@ class Ledger:
         self.lines += 1
         self.token = token
         if kind == STATE:
-            self.generation = Generation(int(name.partition(b"/")[2]), number)
+            self.line_at, self.number = int(name.partition(b"/")[2]), number
             self.lined = self.lined or owner == LINED
             self.late = int(owner.removeprefix(LATE)) if owner.startswith(LATE) else -1
             self._spent += 1
             if position != self.epoch:
                 self._begin(position, token)
             return
-        if number > self.generation.number:
-            self.generation = Generation(self.generation.position, number)
+        if number > self.number:
+            self.number = number
         if kind in CLAIMS:
             self._unclaim(position)
             self.claims[position] = Record(kind, number, position, name, token, owner)
