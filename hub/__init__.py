@@ -11,8 +11,8 @@ The modules, in the order in which they are best read::
     overview                               what is there, and how long it stays
     tokens, certificates                   who may call
     cli, serving                           sej hub; its connection to a hub, and sej hub serve
-    errors                                 the errors
-    wire, page                             gRPC; the web page
+    errors, asgi                           the errors; a server of ASGI applications
+    wire, http, page                       gRPC; HTTP with JSON; the web page
 """
 
 from __future__ import annotations

@@ -47,6 +47,11 @@ def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
         raise click.BadParameter(str(error)) from None
 
 
+def http_address(context: click.Context, parameter: click.Parameter, address: str | None) -> str | None:
+    """Check an optional address of the command line."""
+    return None if address is None else host_and_port(context, parameter, address)
+
+
 def token_in(path: Path | None) -> str | None:
     """Return the token that a file holds; None without a file.
 
@@ -149,6 +154,7 @@ def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]
 @click.option(
     "--address", default="127.0.0.1:7890", show_default=True, callback=host_and_port, help="The address to listen on."
 )
+@click.option("--http", metavar="ADDRESS", callback=http_address, help="Serve HTTP with JSON on this address, too.")
 @click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
 @click.option("--key", type=PATH, help="Its private key, PEM.")
 @click.option("--client-ca", type=PATH, help="Mutual TLS: the authority that signs client certificates.")
@@ -185,6 +191,7 @@ def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]
 def serve(
     root: Path,
     address: str,
+    http: str | None,
     certificate: Path | None,
     key: Path | None,
     client_ca: Path | None,
@@ -232,6 +239,11 @@ def serve(
                 answer_bytes=answer_bytes,
             )
         )
+        if http is not None:
+            from hub.http import HttpServer
+
+            over = stack.enter_context(HttpServer(server, http, tls=tls, allow_plaintext=plaintext))
+            click.echo(f"HTTP on {over.url}", err=True)
         if metrics is not None:
             from hub.wire.metrics import serve_metrics
 

@@ -301,6 +301,24 @@ class Store:
             check_journal(client_id, journal_dir), Batch(data), sync=sync, create=create, lost_from=lost_from
         )
 
+    def append(self, client_id: str, journal_dir: str, messages: Iterable[Message]) -> range:
+        """Store messages under the next offsets instead of their own; they are durable when it returns.
+
+        Unlike :meth:`put`, a repeat stores them again.
+
+        Returns:
+            Their offsets.
+
+        Raises:
+            SejError: as :meth:`put`, without GapError and ConflictError.
+        """
+        found = [message._replace(offset=offset) for offset, message in enumerate(require_messages(messages))]
+        if not found:
+            end = self.end_offset(client_id, journal_dir)
+            return range(end, end)
+        end = self._take(check_journal(client_id, journal_dir), Batch(found), sync=True, at_end=True)
+        return range(end - len(found), end)
+
     def sync(self, client_id: str, journal_dir: str) -> int:
         """Make everything that was stored in a directory durable.
 
@@ -482,12 +500,21 @@ class Store:
     # --- internals
 
     def _take(
-        self, source: Source, batch: Batch, *, sync: bool, create: bool = True, lost_from: int | None = None
+        self,
+        source: Source,
+        batch: Batch,
+        *,
+        sync: bool,
+        create: bool = True,
+        lost_from: int | None = None,
+        at_end: bool = False,
     ) -> int:
         start = time.perf_counter()
         try:
             with self._pool.borrow(source) as entry:
-                due, end = self._append(source, entry, batch, sync=sync, create=create, lost_from=lost_from)
+                due, end = self._append(
+                    source, entry, batch, sync=sync, create=create, lost_from=lost_from, at_end=at_end
+                )
         except DecodeError as error:
             refusal: SejError = error
             if error.found is not None:
@@ -508,7 +535,15 @@ class Store:
         return end
 
     def _append(
-        self, source: Source, entry: Entry, batch: Batch, *, sync: bool, create: bool, lost_from: int | None
+        self,
+        source: Source,
+        entry: Entry,
+        batch: Batch,
+        *,
+        sync: bool,
+        create: bool,
+        lost_from: int | None,
+        at_end: bool,
     ) -> tuple[int, int]:
         """Append what is new in a batch; return the next offset as it was before, and as it is now."""
         writer: Writer | None = None
@@ -527,6 +562,10 @@ class Store:
                     self._limits.admit(source.client, batch.size)
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
+                if at_end:
+                    if new and due:  # its messages were encoded for a new one
+                        raise UnavailableError("another process has just created this journal; try again later")
+                    batch.first = due
                 if due == lost_from and due < batch.first:
                     writer.end.leave_out(batch.first, "the client lost them before they were copied")
                     _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)

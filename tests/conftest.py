@@ -150,6 +150,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line("tests/textqueue/test_neovim.py was not run: Neovim is not installed")
     if any("promtool" in str(report.longrepr) for report in terminalreporter.getreports("skipped")):
         terminalreporter.write_line("the alert rules were not run, promtool is missing: apt-get install prometheus")
+    skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    for name, package in (("node", "nodejs"), ("go", "golang-go")):
+        if any(f"HTTP was not run, {name} is" in reason for reason in skipped):
+            terminalreporter.write_line(f"no client over HTTP in {name} was run: apt-get install {package}")
 
 
 def left_behind() -> dict[int, str]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
 import time
 from typing import Final, NamedTuple
@@ -32,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hub.asgi import LOOPBACK, name_in
 from hub.errors import AccessError, UnavailableError
 from hub.tokens import Tokens
 
@@ -39,8 +39,6 @@ LOGIN: Final = "/login"
 STATIC: Final = "/static/"
 _TOKEN: Final = "sej-token"
 _BROWSER: Final = "sej-browser"
-_HOST: Final = re.compile(r"([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _FORM_BYTES: Final = 1 << 16
 HEADERS: Final = {
     "content-security-policy": (
@@ -120,9 +118,9 @@ class Guard:
     async def _refusal(self, request: Request, cookies: dict[str, str], browser: str) -> Response | None:
         """Return the answer to a request that the site must not see; None: it may."""
         host = request.headers.get("host", "")
-        if self._loopback and _name_in(host) not in _LOOPBACK:
+        if self._loopback and name_in(host) not in LOOPBACK:
             return _refused(421, "this server listens on the loopback interface; open it as http://localhost")
-        if host and not _name_in(host):
+        if host and not name_in(host):
             return _refused(400, "the header Host must be a name or an address, and a port")
         if request.method not in ("GET", "HEAD", "POST"):
             return _refused(405, "use GET or POST")
@@ -228,12 +226,6 @@ async def _form(request: Request) -> dict[str, str] | None:
         if len(data) > _FORM_BYTES:
             return None
     return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
-
-
-def _name_in(host: str) -> str:
-    """Return the name or address in a Host header, in lower case and without its port; empty if it is not one."""
-    found = _HOST.fullmatch(host)
-    return "" if found is None else found[1].strip("[]").lower()
 
 
 def _refused(code: int, why: str) -> Response:

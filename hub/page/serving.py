@@ -6,24 +6,21 @@ once, as a template on the server.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 from urllib.parse import parse_qsl
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from hub.asgi import Listener
 from hub.certificates import check_certificates, check_time, is_loopback
 from hub.page.changes import CHANGES, ChangedError, ChangeFunction, dead_letter
 from hub.page.guard import LOGIN, STATIC, Guard, Viewer
@@ -57,8 +54,6 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (ValueError, 400),
 )
 """The status of each kind of error, the first that fits; any other error is 503."""
-_GRACE_S: Final = 3
-_POLL_S: Final = 0.2
 
 
 class PageServer:
@@ -122,49 +117,31 @@ class PageServer:
         places = [place_of(Path(path)) for path in paths]
         if not places:
             raise ValueError("paths must have at least one path")
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._socket = _listening(host, port)
+        self._listener = Listener(host, port, "sej-page")
         try:
-            shown, actual = self._socket.getsockname()[:2]
-            self.address = f"[{shown}]:{actual}" if ":" in shown else f"{shown}:{actual}"
+            self.address = self._listener.address
             self.url = f"{'http' if certificate is None else 'https'}://{self.address}/"
             sampler = Sampler([place.path for place in places if place.kind != "text queue"])
         except BaseException:
-            self._socket.close()
+            self._listener.close()
             raise
         site = Site(Context(places, sampler, allow_changes, hub)).application
-        guard = Guard(
+        self._guard = Guard(
             site, tokens=tokens, allow_changes=allow_changes, secure=certificate is not None, loopback=loopback
         )
-        self._config = uvicorn.Config(
-            guard,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-            timeout_graceful_shutdown=_GRACE_S,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            proxy_headers=False,
-        )
+        self._tls = {"ssl_certfile": certificate, "ssl_keyfile": key}
 
     def serve(self, stop: threading.Event | None = None) -> None:
         """Serve until :meth:`close` or the event."""
-        asyncio.run(self._serve(stop or self._stop))
+        self._listener.serve(self._guard, stop, **self._tls)
 
     def start(self) -> None:
         """Serve in a thread, until :meth:`close`."""
-        self._thread = threading.Thread(target=self.serve, name="sej-page", daemon=True)
-        self._thread.start()
+        self._listener.start(self._guard, **self._tls)
 
     def close(self) -> None:
         """Finish the requests in progress, and stop. A second call does nothing."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._socket.close()
+        self._listener.close()
 
     def __enter__(self) -> Self:
         """Serve in a thread and return the server."""
@@ -174,15 +151,6 @@ class PageServer:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.close()
-
-    async def _serve(self, stop: threading.Event) -> None:
-        server = _Server(self._config)
-        serving = asyncio.create_task(server.serve([self._socket]))
-        while not serving.done() and not (stop.is_set() or self._stop.is_set()):
-            await asyncio.wait([serving], timeout=_POLL_S)
-        server.should_exit = True
-        await serving
-        await _close_late(server)
 
 
 class Site:
@@ -252,38 +220,3 @@ def _query(request: Request) -> dict[str, str]:
     """
     query: bytes = request.scope["query_string"]
     return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"))
-
-
-async def _close_late(server: uvicorn.Server) -> None:
-    """Close the connections that came while the server stopped: nothing else closes their sockets."""
-    late = asyncio.all_tasks() - {asyncio.current_task()}
-    if late:
-        await asyncio.wait(late, timeout=_GRACE_S)
-    for connection in list(server.server_state.connections):
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)  # the loop closes an aborted one in its next round
-    await asyncio.sleep(0)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the program that uses it."""
-
-    def capture_signals(self) -> Any:
-        """Capture no signals."""
-        return nullcontext()
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    found: socket.socket | None = None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()
-    except OSError as error:
-        if found is not None:
-            found.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return found

@@ -40,6 +40,7 @@ class Guard:
 
     Attributes:
         stopping: set when the hub stops.
+        is_open: True if callers need neither a token nor a certificate.
         refusals: calls that ended with an error, by its name in the metadata, and copiers that found themselves that
             they cannot continue.
     """
@@ -47,6 +48,7 @@ class Guard:
     def __init__(self, tokens: Tokens | None, *, mutual: bool) -> None:
         """Set the tokens, and whether callers have certificates."""
         self.stopping = threading.Event()
+        self.is_open = tokens is None and not mutual
         self.refusals: dict[str, int] = {}
         self._tokens = tokens
         self._mutual = mutual
@@ -229,6 +231,6 @@ def _shown(context: grpc.ServicerContext) -> str:
         if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
             return value.removeprefix("Bearer ")
     raise AccessError(
-        "this hub requires a token: pass token=, --token-file or hubToken (Spark); in gRPC the metadata 'authorization:"
-        " Bearer TOKEN'"
+        "this hub requires a token: pass token=, --token-file or hubToken (Spark); in gRPC the metadata, in HTTP the"
+        " header 'authorization: Bearer TOKEN'"
     )

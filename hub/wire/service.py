@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
@@ -60,6 +60,10 @@ _TIME_SEARCHES: Final = 8
 """Fewer than _LOOK_THREADS, so that a copier's request for a journal's state always finds a thread."""
 
 
+Form = Callable[[bytes], bytes]
+"""What turns a GetResponse into the bytes that are sent."""
+
+
 class Limits(NamedTuple):
     """How much a service does at one time; :class:`hub.wire.Server` explains each.
 
@@ -99,6 +103,8 @@ class Service(grpc.GenericRpcHandler):
         followers: the number of Follow calls in progress.
         copiers: the number of Copy calls in progress.
         readers: the named readers.
+        guard: decides which callers are allowed.
+        limits: how much is done at one time.
     """
 
     def __init__(self, store: Store, guard: Guard, limits: Limits) -> None:
@@ -113,8 +119,8 @@ class Service(grpc.GenericRpcHandler):
         self._catalog = Catalog(store)
         self._jobs = Jobs(store)
         self.readers = Readers(store)
-        self._guard = guard
-        self._limits = limits
+        self.guard = guard
+        self.limits = limits
         self._lock = threading.Lock()
         self._crowded = False
         self._time_searches = threading.Semaphore(_TIME_SEARCHES)
@@ -140,8 +146,8 @@ class Service(grpc.GenericRpcHandler):
         unary: dict[str, dict[str, Any]] = {
             "put": {"Put": self._put, "PutEncoded": self._put_encoded},
             "look": {"Where": self._where},
-            "get": {"Get": self._get, "List": self._list},
-            "hold": {"Hold": self._hold},
+            "get": {"Get": self.get, "List": self._list},
+            "hold": {"Hold": self.hold},
             "stage": {"Stage": self._stage, "Seal": self._seal},
             "commit": {"Commit": self._commit, "Abort": self._abort},
         }
@@ -149,7 +155,7 @@ class Service(grpc.GenericRpcHandler):
             for name, call in named.items():
                 self._add(name, lane, grpc.unary_unary_rpc_method_handler, partial(self._answer, call))
         self._add("Read", "read", grpc.unary_stream_rpc_method_handler, self._read)
-        self._add("Follow", "follow", grpc.unary_stream_rpc_method_handler, self._follow)
+        self._add("Follow", "follow", grpc.unary_stream_rpc_method_handler, self.follow)
         self._add("Copy", "copy", grpc.stream_stream_rpc_method_handler, self._copy)
         self._add("", "refuse", grpc.stream_stream_rpc_method_handler, self._refuse)
         self._watch = threading.Thread(target=self._sweep, name="hub-sweep", daemon=True)
@@ -165,17 +171,28 @@ class Service(grpc.GenericRpcHandler):
         """The threads of other services, such as health."""
         return self._lanes["look"]
 
+    def lane(self, name: str) -> Lane:
+        """Return the threads of a kind of call.
+
+        Raises:
+            BusyError: they have as many calls as the limits allow.
+        """
+        if self._lanes[name].full:
+            self._crowded = True
+            raise self._busy()
+        return self._lanes[name]
+
     @property
     def waiting(self) -> int:
         """The number of Read calls that wait for a thread."""
-        return max(self._lanes["read"].calls - self._limits.max_streams, 0)
+        return max(self._lanes["read"].calls - self.limits.max_streams, 0)
 
     def counts(self) -> Counts:
         """Return what this service and its store have counted, and what they do at the moment."""
         budget = self.answers.budget
         now: dict[str, Any] = {
             "stalled": self.answers.stalled,
-            "refusals": dict(self._guard.refusals),
+            "refusals": dict(self.guard.refusals),
             "open_writers": self._store.open_writers,
             "streams": self.streams,
             "streams_waiting": self.waiting,
@@ -199,11 +216,11 @@ class Service(grpc.GenericRpcHandler):
 
     def stop(self) -> None:
         """End the streams: acknowledge what they appended, and tell their callers to continue later."""
-        self._guard.stopping.set()
+        self.guard.stopping.set()
 
     def close(self) -> None:
         """Wait for the threads; the calls have ended."""
-        self._guard.stopping.set()
+        self.guard.stopping.set()
         for lane in self._lanes.values():
             lane.shutdown(wait=True)
         self._watch.join()
@@ -214,25 +231,25 @@ class Service(grpc.GenericRpcHandler):
     def _answer(self, call: Any, data: bytes, context: grpc.ServicerContext) -> bytes:
         """Return the answer of a call that has one; an error becomes its status."""
         answer: Any = b""  # if the caller has ended the call
-        with self._guard.answering(context):
+        with self.guard.answering(context):
             answer = call(data, context)
         encoded: bytes = answer if isinstance(answer, bytes) else answer.SerializeToString()
         return encoded
 
     def _put(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
         request = parse(pb.PutRequest, data)
-        self._guard.allow(context, request.ClientID, request.JournalDir, "write")
+        self.guard.allow(context, request.ClientID, request.JournalDir, "write")
         end = self._store.put(request.ClientID, request.JournalDir, from_wire(request.Messages))
         return pb.PutResponse(NextOffset=end)
 
     def _put_encoded(self, data: bytes, context: grpc.ServicerContext) -> pb.PutResponse:
         request, encoded = open_copy_request(data)
-        self._guard.allow(context, request.ClientID, request.JournalDir, "write")
+        self.guard.allow(context, request.ClientID, request.JournalDir, "write")
         return pb.PutResponse(NextOffset=self._store.put_encoded(request.ClientID, request.JournalDir, encoded))
 
     def _where(self, data: bytes, context: grpc.ServicerContext) -> pb.WhereResponse:
         request = parse(pb.WhereRequest, data)
-        source = self._guard.allow(context, request.ClientID, request.JournalDir, "write", "read")
+        source = self.guard.allow(context, request.ClientID, request.JournalDir, "write", "read")
         first = self._store.first_offset(*source)
         if first is None:
             return pb.WhereResponse()
@@ -241,7 +258,7 @@ class Service(grpc.GenericRpcHandler):
         if request.HasField("End"):
             self._note_unfit(context, request, end)
         if request.HasField("Timestamp"):
-            self._guard.allow(context, *source, "read")
+            self.guard.allow(context, *source, "read")
             answer.TimeOffset = self._find_time(source, request.Timestamp)
         return answer
 
@@ -252,10 +269,10 @@ class Service(grpc.GenericRpcHandler):
             text = (
                 f"{source}: messages {end} to {request.First - 1} are missing: the client does not have them any more"
             )
-            self._guard.note(context, GapError(text, expected=end))
+            self.guard.note(context, GapError(text, expected=end))
         elif end > request.End:
             text = f"{source}: the client's journal ends with {request.End - 1}, and messages up to {end - 1} are here"
-            self._guard.note(context, ConflictError(text))
+            self.guard.note(context, ConflictError(text))
 
     def _find_time(self, source: Source, timestamp: int) -> int:
         if not self._time_searches.acquire(blocking=False):
@@ -266,9 +283,10 @@ class Service(grpc.GenericRpcHandler):
         finally:
             self._time_searches.release()
 
-    def _get(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+    def get(self, data: bytes, context: grpc.ServicerContext, form: Form = bytes) -> bytes:
+        """Answer a GetRequest, in a form of its messages."""
         request = parse(pb.GetRequest, data)
-        call = Call(self._guard, context, "read")
+        call = Call(self.guard, context, "read")
         source = call.allow(request.ClientID, request.JournalDir)
         lease = Lease(self.answers, call, kind="get")
         wanted = request.MaxBytes or _GET_BYTES
@@ -276,17 +294,17 @@ class Service(grpc.GenericRpcHandler):
             lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
             self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
         ):
-            answer = Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size)
+            answer = form(Get(reader, request.MaxMessages or _GET_MESSAGES, wanted).answer(size))
         lease.built(len(answer))
         return answer
 
     def _list(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        self._guard.identify(context, "read")
+        self.guard.identify(context, "read")
         request = parse(pb.ListRequest, data)
         sources = [source for source in self._store.sources() if request.ClientID in ("", source.client)]
-        allowed = {client: self._guard.may_read(context, client) for client in {source.client for source in sources}}
+        allowed = {client: self.guard.may_read(context, client) for client in {source.client for source in sources}}
         sources = [source for source in sources if allowed[source.client]]
-        lease = Lease(self.answers, Call(self._guard, context, "read"), kind="get")
+        lease = Lease(self.answers, Call(self.guard, context, "read"), kind="get")
         with lease.building(PIECE_BYTES):
             lease.grow(sum(_LISTED_BYTES + len(str(source)) for source in sources))
             listed = filter(None, map(self._catalog.listed, sources))
@@ -295,9 +313,9 @@ class Service(grpc.GenericRpcHandler):
         return answer
 
     def _read(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
-        with self._guard.answering(context), self._stream(context, "streams"):
+        with self.guard.answering(context), self._stream(context, "streams"):
             request = parse(pb.ReadRequest, asked)
-            call = Call(self._guard, context, "read")
+            call = Call(self.guard, context, "read")
             source = call.allow(request.ClientID, request.JournalDir)
             lease = Lease(self.answers, call, kind="stream")
             most = min(_RUN_BYTES, self._most_answer_bytes)
@@ -315,10 +333,11 @@ class Service(grpc.GenericRpcHandler):
                     del data
                     yield answer
 
-    def _follow(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
-        with self._guard.answering(context), self._stream(context, "followers", self._limits.max_followers):
+    def follow(self, asked: bytes, context: grpc.ServicerContext, form: Form = bytes) -> Generator[Answer]:
+        """Follow a journal, as a GetRequest says; each answer is in a form of its messages."""
+        with self.guard.answering(context), self._stream(context, "followers", self.limits.max_followers):
             request = parse(pb.GetRequest, asked)
-            call = Call(self._guard, context, "read")
+            call = Call(self.guard, context, "read")
             source = call.allow(request.ClientID, request.JournalDir)
             lease = Lease(self.answers, call, kind="stream", patient=True)
             most = min(_RUN_BYTES, self._most_answer_bytes)
@@ -332,6 +351,8 @@ class Service(grpc.GenericRpcHandler):
                     call.check()
                     with lease.building(most) as size:
                         data = follow.answer(size)
+                        if data:
+                            data = form(data)
                     if data:
                         lease.built(len(data))
                         answer = Answer(data)
@@ -344,14 +365,15 @@ class Service(grpc.GenericRpcHandler):
                         reader.judge()
                     watch.wait(_LOOK_AGAIN_S)
 
-    def _hold(self, data: bytes, context: grpc.ServicerContext) -> pb.HoldResponse:
-        self._guard.require_running()
+    def hold(self, data: bytes, context: grpc.ServicerContext) -> pb.HoldResponse:
+        """Take a named reader, renew its lease, or commit, as a HoldRequest says."""
+        self.guard.require_running()
         request = parse(pb.HoldRequest, data)
         if len(request.Places) > MAX_LEASES:
             raise ValueError(f"places must have at most {MAX_LEASES} journals, got {len(request.Places)}")
         places = [
             Place(
-                self._guard.allow(context, place.ClientID, place.JournalDir, "reader"),
+                self.guard.allow(context, place.ClientID, place.JournalDir, "reader"),
                 place.Offset if place.HasField("Offset") else None,
                 place.Reset,
             )
@@ -361,9 +383,9 @@ class Service(grpc.GenericRpcHandler):
         return pb.HoldResponse(Places=[pb.KeptPlace(Offset=each.offset, Kept=each.kept) for each in kept])
 
     def _copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._guard.answering(context), self._stream(context, "copiers", self._limits.max_copiers):
-            self._guard.require_running()
-            session = CopySession(self._store, Call(self._guard, context, "write"), idle_s=self._limits.idle_s)
+        with self.guard.answering(context), self._stream(context, "copiers", self.limits.max_copiers):
+            self.guard.require_running()
+            session = CopySession(self._store, Call(self.guard, context, "write"), idle_s=self.limits.idle_s)
             for offset in session.acknowledge(requests):
                 yield pb.CopyResponse(NextOffset=offset).SerializeToString()
 
@@ -393,22 +415,23 @@ class Service(grpc.GenericRpcHandler):
 
     def _job_of(self, request: Any, context: grpc.ServicerContext) -> str:
         """Return the client of a job, if the caller may append to its journals."""
-        self._guard.check(context, check_client(request.ClientID), "append")
+        self.guard.check(context, check_client(request.ClientID), "append")
         client: str = request.ClientID
         return client
 
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         self._crowded = True
-        most = self._limits.max_calls
-        self._guard.abort(
-            context, BusyError(f"the hub already has {most} calls of this kind in progress or waiting; try again later")
-        )
+        self.guard.abort(context, self._busy())
         return iter(())
 
     # --- around the calls
 
+    def _busy(self) -> BusyError:
+        most = self.limits.max_calls
+        return BusyError(f"the hub already has {most} calls of this kind in progress or waiting; try again later")
+
     def _reader(self, source: Source, offset: int, lease: Lease, *, skip: bool = False, verify: bool = False) -> Reader:
-        most = max(self._limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)
+        most = max(self.limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)
         return Reader(self._store, source, offset, most_bytes=most, lease=lease, skip=skip, verify=verify)
 
     @contextmanager
@@ -416,7 +439,7 @@ class Service(grpc.GenericRpcHandler):
         self, context: grpc.ServicerContext, kind: Literal["streams", "followers", "copiers"], most: int | None = None
     ) -> Iterator[None]:
         """Count a stream. Kinds that may last forever have a limit here, because waiting for one might never end."""
-        self._guard.identify(context)  # unknown callers take no place
+        self.guard.identify(context)  # unknown callers take no place
         with self._lock:
             count = getattr(self, kind)
             if most is not None and count >= most:
@@ -431,7 +454,7 @@ class Service(grpc.GenericRpcHandler):
 
     def _sweep(self) -> None:
         """Check the answers that wait for their callers, until the hub stops."""
-        while not self._guard.stopping.wait(min(_SWEEP_S, self._limits.stall_s)):
+        while not self.guard.stopping.wait(min(_SWEEP_S, self.limits.stall_s)):
             crowded, self._crowded = self._crowded or self.waiting > 0, False
             self.answers.sweep(crowded)
             self.readers.sweep()

@@ -56,7 +56,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         with hub.Merge(root / "hub", "report") as merged:
             next(iter(merged))
             merged.commit()
-        server.service._guard.refusals["gap"] = 1
+        server.service.guard.refusals["gap"] = 1
         text += generate_latest(register(server)).decode()
     here, there = f'{{journal="{root / "orders"}",', '{client="EWR",journal="flights",'
     for line in (

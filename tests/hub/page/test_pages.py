@@ -313,7 +313,7 @@ def connect_while_it_stops(path: Path) -> None:
 def test_connections_that_come_while_the_server_stops_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hub.page.serving._GRACE_S", 0.1)
+    monkeypatch.setattr("hub.asgi._GRACE_S", 0.1)
     sej.Writer(tmp_path / "orders").close()
     for _ in range(8):
         connect_while_it_stops(tmp_path)
