@@ -23,6 +23,7 @@ from sej.journal.gaps import count_messages
 from sej.journal.index import IndexFile
 from sej.journal.segment import Place
 from sej.journal.tail import Tail
+from sej.journal.tier import Archived, readable
 from sej.journal.view import Journal
 from sej.system.disk import OS, Status
 from shard.trees import Layout
@@ -65,7 +66,12 @@ class Extent:
         self._sizes: list[int] = []
         self._identities: list[tuple[int, int]] = []
         self.end = Tail(self._directory).end_offset()
-        for segment in self._directory.segments():
+        for segment in readable(self._directory):
+            if isinstance(segment, Archived):
+                self._segments.append(segment)
+                self._sizes.append(segment.listed.size)
+                self._identities.append((0, 0))
+                continue
             there = OS.status(segment.path)
             if there is not None and segment.first_offset <= self.end:
                 self._segments.append(segment)
@@ -222,7 +228,7 @@ class Follower:
             self.id = identity
             self._tail = Tail(self._directory)
             self._places.clear()
-        segments = self._directory.segments()
+        segments = readable(self._directory)
         self.first = segments[0].first_offset if segments else 0
         self._last_path = segments[-1].path if segments else None
         self.end = self._tail.end_offset()

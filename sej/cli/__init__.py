@@ -5,6 +5,7 @@ in which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes
     reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
+    archive                            the cold tier
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
     queue, queue_items, relay          work queues, and the relay of an outbox
     forward                            sends what OpenTelemetry's exporters have kept

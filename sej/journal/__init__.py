@@ -10,4 +10,5 @@ The modules, in the order in which they are best read::
     verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
     offset_check                         where readers are, and the checksums of their offsets
     reader_limits, retention             which readers hold segments; remove old ones
+    tier                                 messages that were moved to another disk or an object store
 """

@@ -43,6 +43,7 @@ from sej.journal.reader_limits import why_removed
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
+from sej.journal.tier import fetched, readable
 from sej.message import Message
 from sej.system.disk import Disk
 
@@ -220,7 +221,7 @@ class Cursor:
         Raises:
             OffsetTooSmallError: it was deleted.
         """
-        segments = self._directory.segments()
+        segments = self._segments()
         if segments and self.due < segments[0].first_offset:
             self._begin(segments[0].first_offset)
         self._asked = self.due
@@ -305,12 +306,12 @@ class Cursor:
             self._is_last = False  # unknown: checked at the end of the segment
             return reader
         for _ in range(100):  # a segment that is removed between listing and opening is searched again
-            segments = self._directory.segments()
+            segments = self._segments()
             if not segments:
                 return None
             at = containing(segments, self.due)
             if at < 0:
-                if self._asked is not None and self._directory.segments() != segments:
+                if self._asked is not None and self._segments() != segments:
                     continue
                 self._begin(segments[0].first_offset)
                 at = 0
@@ -329,8 +330,12 @@ class Cursor:
 
     def _reader_of(self, segment: Segment) -> SegmentReader:
         return SegmentReader(
-            self._disk, segment.path, 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
+            self._disk, fetched(segment), 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
         )
+
+    def _segments(self) -> list[Segment]:
+        """Return the segments; with those of the cold tier if the next message is before all others."""
+        return readable(self._directory, self.due)
 
     def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
         """Open a segment that may exist; None if it does not, or is not the file in which the cursor was parked."""
@@ -442,7 +447,7 @@ class Cursor:
         if named is not None and named.identity != reader.status().identity:
             return self._reopen()  # the next segment: it starts where this one ends, except after a gap
         age = time.time_ns() - changed[2] if changed is not None else 0
-        segments = self._directory.segments()
+        segments = self._segments()
         at = containing(segments, due)
         if at >= 0:
             there = self._disk.status(segments[at].path)
@@ -524,7 +529,7 @@ class Cursor:
             return self._skip_damage(reader)
         if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
             raise error
-        segments = self._directory.segments()  # first: a writer completes the message before it starts another segment
+        segments = self._segments()  # first: a writer completes the message before it starts another segment
         damage = self._find_damage(reader)
         if damage is None:
             return False
@@ -552,7 +557,7 @@ class Cursor:
         """
         if self._is_completed(reader):
             return False
-        segments = self._directory.segments()
+        segments = self._segments()
         at = containing(segments, reader.due)
         there = self._disk.status(segments[at].path) if at >= 0 else None
         if there is not None and there.identity != reader.status().identity:

@@ -12,6 +12,7 @@
     gaps/                      gaps that a repair recorded
     token                      the fencing token, see :mod:`sej.writing.fencing`
     txn/                       pending and done batches of ``append_once``
+    tier.json                  where messages are that left jnl/, see :mod:`sej.journal.tier`
     id                         16 random bytes and their checksum: this journal's identity
 
 Source: the SEJ document, "SEJ Directory"; everything except ``jnl/``, ``jnl.lck`` and ``ofs/`` is ours, and the

@@ -26,6 +26,7 @@ from sej.journal.repair import Repair, reindex, repair
 from sej.journal.retention import Retention, clean
 from sej.journal.segment import SegmentReader
 from sej.journal.tail import Tail
+from sej.journal.tier import Archived, fetched, readable
 from sej.journal.verify import Problem, verify
 from sej.message import Message
 from sej.system.disk import OS, Disk, File, open_existing
@@ -93,7 +94,7 @@ class Journal:
     @property
     def first_offset(self) -> int:
         """The offset of the first existing message; of the next one if none exists."""
-        segments = self._directory.segments()
+        segments = readable(self._directory)
         return segments[0].first_offset if segments else 0
 
     @property
@@ -120,20 +121,20 @@ class Journal:
         Timestamps may be unordered: it is the first in the order of offsets.
         """
         TIMESTAMP("timestamp", timestamp)
-        segments, at, due = self._directory.segments(), 0, 0
+        segments, at, due = readable(self._directory), 0, 0
         while at < len(segments):
             try:
                 found, due = self._find_time(segments[at], timestamp)
             except FileNotFoundError:  # retention removed it
                 first_offset = segments[at].first_offset
-                segments = self._directory.segments()
+                segments = readable(self._directory)
                 at = max(containing(segments, first_offset), 0)
                 continue
             if found:
                 return due
             at += 1
             if at == len(segments):  # a writer may have started another one, after more messages in this one
-                again = self._directory.segments()
+                again = readable(self._directory)
                 if again[-1:] != segments[-1:]:
                     segments, at = again, max(containing(again, due), 0)
         return due
@@ -156,10 +157,10 @@ class Journal:
                 tail.
             OffsetGapError: messages are missing between two segments, and no gap is recorded.
         """
-        segments = self._directory.segments()
+        segments = readable(self._directory)
         at, below = len(segments) - 1, None
         while at >= 0:
-            file = open_existing(self._disk, segments[at].path, "read")
+            file = open_existing(self._disk, fetched(segments[at]), "read")
             if file is None:
                 self._directory.require()
                 at -= 1  # retention removed it and those before it
@@ -171,7 +172,7 @@ class Journal:
                     end = file.status().size
                     due = _offset_behind(file, end, segments[at].first_offset)
                 if below is not None and due < below and not self._is_recorded(due, below):
-                    again = self._directory.segments()
+                    again = readable(self._directory)
                     if again == segments and is_still(self._disk, segments[at], file):
                         raise OffsetGapError(
                             f"messages {due} to {below - 1} are missing after this segment; `sej repair` records the"
@@ -267,7 +268,9 @@ class Journal:
 
     def _find_time(self, segment: Segment, timestamp: int) -> tuple[bool, int]:
         """Return whether a segment has a message from a timestamp on, and its offset; else the offset at its end."""
-        with self._disk.open(segment.path, "read") as file:
+        if isinstance(segment, Archived) and segment.listed.newest_timestamp < timestamp:
+            return False, segment.listed.next_offset
+        with self._disk.open(fetched(segment), "read") as file:
             found = IndexFile(self._directory, segment).find(file, segment.first_offset, "newest_timestamp", timestamp)
             index = BlockIndex(segment.first_offset, [found] if found else [])
             if found is None or found.newest_timestamp < timestamp:

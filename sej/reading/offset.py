@@ -45,6 +45,7 @@ from sej.journal.offset_check import (
 )
 from sej.journal.retention import readers_lock
 from sej.journal.tail import Tail
+from sej.journal.tier import readable
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
@@ -203,7 +204,7 @@ class Offset:
             self._check(offset)
             if offset == self._value and self._kept:
                 return
-            segments = self._directory.segments()
+            segments = readable(self._directory, offset)
             if segments and offset < segments[0].first_offset:
                 raise OffsetTooSmallError(
                     f"message {offset} was deleted; reader {self.name!r} can go back to offset"

@@ -12,7 +12,7 @@ from tests.cli.inside import inside, leaves
 LEAVES = dict(leaves())
 # These change something, or start what runs; all others only look.
 CHANGING = {
-    *("append", "reset", "clean", "index", "export", "forward", "relay", "ship"),
+    *("append", "archive move", "archive restore", "reset", "clean", "index", "export", "forward", "relay", "ship"),
     *(
         "queue cancel",
         "queue get",

@@ -1,3 +1,4 @@
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pipeline.columns import ONE_SOURCE, check_projection
 from pipeline.options import READ, parse
 from pipeline.reading.planning import partition_count
 from pipeline.reading.stream import FilteringSejReader
+from sej.reading.archiving import archive, objects
 from tests.pipeline.conftest import BASE_NS, fill
 from tests.sej.support import overwrite, read_all, write
 
@@ -325,6 +327,15 @@ def test_corruption_names_file_and_position(spark: SparkSession, journal: Path) 
     said = failure(load(spark, journal))
     assert "0000000000000000.jnl, position" in said
     assert "CorruptionError" in said
+
+
+def test_spark_does_not_see_the_border_of_a_cold_tier(spark: SparkSession, tmp_path: Path) -> None:
+    with sej.Writer(tmp_path / "journal", segment_bytes=1000) as writer:
+        writer.append_many([b"%d" % number for number in range(300)])
+    archive(tmp_path / "journal", tmp_path / "tier")
+    assert offsets(load(spark, tmp_path / "journal", minPartitions=3)) == list(range(300))
+    os.unlink(objects(tmp_path / "journal")[1].path)
+    assert "this object with messages" in failure(load(spark, tmp_path / "journal"))
 
 
 def test_corruption_is_skipped_and_counted_by_option(spark: SparkSession, journal: Path, tmp_path: Path) -> None:

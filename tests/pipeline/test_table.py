@@ -20,8 +20,9 @@ import textqueue
 from pipeline.tables import table as tables
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
+from sej.reading.archiving import archive, objects
 from sej.system.disk import OS
-from tests.pipeline.conftest import BASE_NS
+from tests.pipeline.conftest import BASE_NS, fill
 from tests.sej.support import overwrite, read_all, write
 
 COLUMNS = ["client", "prefix", "shard_bits", "shard", "offset", "timestamp", "timestamp_ns", "type", "key", "value"]
@@ -289,6 +290,28 @@ def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
     with pytest.raises(sej.CorruptionError):
         pipeline.table(large, start=start).to_arrow()
     assert offsets(pipeline.table(large, start=start, on_corruption="skip")) == wanted
+
+
+# --- a cold tier
+
+
+def test_a_table_does_not_see_the_border_of_a_cold_tier(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with sej.Writer(journal, segment_bytes=1000) as writer:
+        writer.append_many([b"%d" % number for number in range(300)], timestamp=[BASE_NS + n for n in range(300)])
+    assert archive(journal, tmp_path / "tier").messages > 200
+    fill(journal, 5, first=300)
+    table = pipeline.table(journal)
+    assert table.count() == 305 and offsets(table) == list(range(305))
+    assert offsets(pipeline.table(journal, start=77, end=290)) == list(range(77, 290))
+    assert offsets(pipeline.table(journal, where=f"timestamp_ns >= {BASE_NS + 50} AND offset < 300")) == [
+        *range(50, 300)
+    ]
+    with pipeline.follow(journal, reader="r", timeout=0.0) as stream:
+        assert [n for batch, _ in stream for n in batch.column("offset").to_pylist()] == list(range(305))
+    os.unlink(objects(journal)[1].path)
+    with pytest.raises(sej.CorruptionError, match="is missing"):
+        table.to_arrow()
 
 
 # --- arguments

@@ -1,0 +1,206 @@
+"""The cold tier: every message once, wherever it is and whenever a run dies; an object that is wrong is an error."""
+
+import contextlib
+import gc
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sej
+from sej.reading.archiving import archive, objects, problems, restore
+from sej.system.disk import OS
+from tests.cli.inside import inside
+from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.sej.support import overwrite
+
+COUNT = 40
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def fill(path: Any, count: int = COUNT, disk: Any = OS) -> None:
+    with sej.Writer(path, segment_bytes=300, disk=disk) as writer:
+        for _ in range(count):
+            number = writer.offset
+            writer.append(b"value %d" % number, b"key", timestamp=number * 1000)
+
+
+def offsets(path: Any, offset: Any = sej.FIRST, disk: Any = OS, **how: Any) -> list[int]:
+    with sej.Scanner(path, offset, disk=disk, **how) as scanner:
+        found = list(scanner)
+    assert all(message.value == b"value %d" % message.offset for message in found)
+    return [message.offset for message in found]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    fill(tmp_path / "orders")
+    return tmp_path / "orders"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of a server that speaks S3."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        host, port = server.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ALLOW_HTTP", "true")
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+            patch.setenv(f"AWS_{name}", "test")
+        patch.setenv("AWS_REGION", "us-east-1")
+        import boto3
+
+        boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket="cold")
+        yield "s3://cold/journals"
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "store"])
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(request.getfixturevalue("bucket") if request.param == "store" else tmp_path / "tier")
+
+
+def test_a_reader_does_not_see_the_border(journal: Path, tier: str) -> None:
+    with sej.Scanner(journal, timeout=0.0) as begun, sej.Offset(journal, "slow") as slow:
+        first = [message.offset for message in begun.read(3)]
+        slow.commit(20)
+        moved = archive(journal, tier)
+        there = sej.Journal(journal).segments
+        assert moved.messages == there[-1].first_offset and there[0].first_offset <= 20
+        slow.commit(30)
+        assert archive(journal, None)[:2] == (0, 0)
+        assert sej.Journal(journal).segments[0].first_offset > there[0].first_offset
+        assert first + [message.offset for message in begun] == list(range(COUNT))
+    fill(journal, 3)
+    every = list(range(COUNT + 3))
+    assert offsets(journal) == every and offsets(journal, verify=True, on_corruption="skip") == every
+    for start in (0, 7, 8, 29, COUNT):
+        assert offsets(journal, start) == every[start:]
+    found = sej.Journal(journal)
+    assert found.first_offset == 0 and found.verify() == []
+    assert [message.offset for message in found.reversed()] == every[::-1]
+    assert [found.find_time(number * 1000) for number in every] == every
+    with sej.Offset(journal, "slow") as reader:
+        reader.reset(2)
+    handled: list[int] = []
+    sej.Consumer(journal, "slow", timeout=0.0).run(lambda message: handled.append(message.offset))
+    assert handled == every[2:]
+
+
+def test_retention_waits_for_the_tier_and_never_removes_what_is_not_in_it(journal: Path, tmp_path: Path) -> None:
+    archive(journal, tmp_path / "tier")
+    fill(journal, COUNT)
+    assert sej.Journal(journal).clean(max_bytes=0) == [] or offsets(journal) == list(range(2 * COUNT))
+    archive(journal, None, keep_bytes=1 << 20)
+    assert len(sej.Journal(journal).segments) > 2 and len(sej.Journal(journal).clean(max_bytes=0)) > 2
+    assert offsets(journal) == list(range(2 * COUNT))
+
+
+def test_restored_segments_are_the_old_ones(journal: Path, tier: str, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()}
+    archive(journal, tier)
+    assert len(list((journal / "jnl").iterdir())) == 1
+    assert [Path(path).name for path in restore(journal)] == sorted(before)[-2::-1]
+    assert {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()} == before
+    assert restore(journal) == []
+
+
+@pytest.mark.parametrize("on_corruption", ["raise", "skip"])
+@pytest.mark.parametrize("damage", ["missing", "has 100 bytes", "CRC32C"])
+def test_a_wrong_object_is_an_error_with_its_name(
+    journal: Path, tmp_path: Path, damage: str, on_corruption: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(journal, tmp_path / "tier")
+    hurt = objects(journal)[1]
+    copy = shutil.copy(hurt.path, tmp_path / "copy")
+    if damage == "missing":
+        os.unlink(hurt.path)
+    elif damage == "CRC32C":
+        overwrite(Path(hurt.path), 60, b"X")
+    else:
+        os.truncate(hurt.path, 100)
+    with sej.Scanner(journal, on_corruption=on_corruption) as scanner:
+        taken = scanner.read(hurt.first_offset)
+        assert [message.offset for message in taken] == list(range(hurt.first_offset))
+        with pytest.raises(sej.CorruptionError, match=damage) as raised:
+            scanner.read()
+    assert str(raised.value.path) == hurt.address and "sej archive verify" in str(raised.value)
+    assert [error.path for error in problems(journal)] == [hurt.address]
+    done = inside(monkeypatch, "archive", "verify", journal)
+    assert done.code == 1 and hurt.address in done.out.decode()
+    os.replace(copy, hurt.path)
+    assert inside(monkeypatch, "archive", "verify", journal).code == 0
+    assert inside(monkeypatch, "archive", journal).code == inside(monkeypatch, "archive", "move", journal).code == 0
+    assert offsets(journal) == list(range(COUNT))
+
+
+def test_a_gap_divides_an_object(journal: Path, tmp_path: Path) -> None:
+    segment = sej.Journal(journal).segments[1]
+    overwrite(Path(segment.path), 8, b"\xff" * 40)
+    with pytest.raises(sej.CorruptionError):
+        archive(journal, tmp_path / "tier")
+    before = sej.Journal(journal).repair()
+    lost = {number for gap in before.gaps for number in range(gap.start, gap.stop)}
+    archive(journal, tmp_path / "tier")
+    assert lost and offsets(journal) == [number for number in range(COUNT) if number not in lost]
+
+
+def test_what_cannot_be_archived_says_why(journal: Path, tmp_path: Path) -> None:
+    with pytest.raises(sej.SejError, match="pass --to"):
+        archive(journal, None)
+    archive(journal, tmp_path / "tier")
+    with pytest.raises(sej.SejError, match="has its tier in"):
+        archive(journal, tmp_path / "other")
+    with sej.Offset(journal, "cold-tier"), pytest.raises(sej.LockedError):
+        archive(journal, None)
+    fill(tmp_path / "new")
+    with pytest.raises(sej.JournalNotFoundError, match="no cold tier"):
+        objects(tmp_path / "new")
+    (journal / "tier.json").write_text("{}")
+    with pytest.raises(sej.CorruptionError, match="restore it from a backup"):
+        offsets(journal)
+
+
+def test_power_may_fail_at_every_step() -> None:
+    disk = CrashDisk()
+    fill("/j", 24, disk)
+    since = len(disk.trace)
+    archive("/j", "/tier", disk=disk)
+    every = list(range(24))
+    for crash in disk.crash_states(since=since):
+        assert offsets("/j", disk=crash.disk) == every, crash.step
+        archive("/j", "/tier", disk=crash.disk)
+        assert offsets("/j", disk=crash.disk) == every, crash.step
+        assert list(problems("/j", disk=crash.disk)) == [], crash.step
+        assert len(sej.Journal("/j", disk=crash.disk).segments) == 1, crash.step
+    since = len(disk.trace)
+    restore("/j", disk=disk)
+    for crash in disk.crash_states(since=since):
+        assert offsets("/j", disk=crash.disk) == every, crash.step
+    gc.collect()
+
+
+def test_every_call_may_fail(tmp_path: Path) -> None:
+    fill(tmp_path / "j", 24)
+    calls = 0
+    while True:
+        calls += 1
+        journal, tier = tmp_path / f"j{calls}", tmp_path / f"tier{calls}"
+        shutil.copytree(tmp_path / "j", journal)
+        disk = FaultyDisk(OS, calls)
+        with contextlib.suppress(OSError):
+            archive(journal, tier, disk=disk)
+        if disk.failed is None:
+            break
+        assert offsets(journal) == list(range(24)), calls
+        archive(journal, tier)
+        assert offsets(journal) == list(range(24)), calls
+        assert list(problems(journal)) == [] and len(sej.Journal(journal).segments) == 1
+    assert calls > 20
