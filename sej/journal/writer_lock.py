@@ -257,7 +257,8 @@ class TurnLock:
         """See that no exclusive writer, whose lock file was removed, has a segment's own lock."""
         unlock = file.unlocker()
         try:
-            _lock_segment(file)
+            if not file.lock():
+                _wait_for_segment(file)
         finally:
             unlock()  # in C, and the first call here: no signal handler can run before it
 
@@ -336,10 +337,11 @@ class WriterLock:
         return turn is not None and is_current(self._directory.disk, turn.identity, turn.path)
 
     def lock_segment(self, file: File) -> None:
-        """Take a segment's lock too; see :func:`_lock_segment`."""
+        """Take a segment's lock too; see :func:`_wait_for_segment`."""
         if file not in self._segments:
             self._segments.append(file)
-        _lock_segment(file)
+        if not file.lock():
+            _wait_for_segment(file)
 
     def keep(self, file: File | None) -> None:
         """Unlock every segment but this one. Files stay open, because a sync may use them."""
@@ -379,7 +381,7 @@ class WriterLock:
         self.release()
 
 
-def _lock_segment(file: File) -> None:
+def _wait_for_segment(file: File) -> None:
     """Take the last segment's own lock, which an exclusive writer holds in addition to ``jnl.lck``.
 
     The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the

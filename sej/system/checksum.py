@@ -1,23 +1,9 @@
-"""CRC32C (Castagnoli), by the package ``crc32c``, which is loaded by the first call."""
+"""CRC32C (Castagnoli), by the package ``crc32c``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-_library: Callable[..., int] | None = None
-
-
-def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """Return the checksum of the bytes with checksum ``crc``, followed by data.
-
-    Example:
-        >>> hex(crc32c(b"123456789"))
-        '0xe3069283'
-    """
-    global _library
-    if _library is None:
-        _library = crc32c_function()
-    return _library(data, crc)
+from typing import Final
 
 
 def crc32c_function() -> Callable[..., int]:
@@ -37,3 +23,12 @@ def crc32c_function() -> Callable[..., int]:
     from crc32c import crc32c as function
 
     return function
+
+
+crc32c: Final = crc32c_function()
+"""``crc32c(data, crc=0)``: the checksum of the bytes with checksum ``crc``, followed by data.
+
+Example:
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+"""

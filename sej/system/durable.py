@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Status, Tolerated, of_system, open_existing
+from sej.system.disk import Disk, File, Status, Tolerated, of_system
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -118,7 +118,6 @@ class KeptPosition:
             The position; the beginning of the file if the record is missing, damaged or of another file, as in a copy.
         """
         self.lost = None
-        crc32c(b"")  # loads the library: at the interpreter's end, when a writer may be closed, nothing can be imported
         data = self._read(stay=alone)
         there = None if data is None else _parse(data)
         if there is not None and there[0] == name:
@@ -194,17 +193,18 @@ class KeptPosition:
 
     def _read(self, *, stay: bool = False) -> bytes | None:
         try:
-            file = open_existing(self._disk, self.path, "edit" if stay else "read")
+            file = self._disk.open(self.path, "edit" if stay else "read")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except PermissionError:
             if not stay:
                 raise
             return self._read()
-        if stay:
-            self._open = file
-        data = None if file is None else file.read(RECORD_SIZE, 0)
-        if file is not None and not stay:
-            file.close()
-        return data
+        if not stay:
+            with file:
+                return file.read(RECORD_SIZE, 0)
+        self._open = file
+        return file.read(RECORD_SIZE, 0)
 
 
 def _is_later(record: bytes | None, name: int) -> bool:

@@ -579,16 +579,16 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
             f"path {name!r} begins with '~', which only a shell expands: pass os.path.expanduser({name!r}), or"
             f" './{name}' for a file of this name"
         )
-    try:
+    found = ""
+    try:  # faster than os.path.realpath
         fd = os.open(name, os.O_PATH | os.O_CLOEXEC)
+        try:
+            found = os.readlink(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
     except OSError as error:
         if not of_system(error):
             raise
-        return os.path.realpath(name)
-    try:
-        found = _where(fd)  # faster than os.path.realpath
-    finally:
-        os.close(fd)
     return found if found.startswith("/") and not found.endswith(" (deleted)") else os.path.realpath(name)
 
 

@@ -200,65 +200,63 @@ def open_end(
         before = None
     file = directory.disk.open(segment.path, "append") if before is None else before.file
     try:
-        return _open_end(directory, kept, lock, segment, file, before)
+        lock.lock_segment(file)
+        status = file.status()
+        known = kept.load(file, segment.first_offset, alone=lock.keeps, status=status)
+        if not known.position:
+            directory.sync_names()
+        blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
+        end, recovery = Kept(*blocks.load(file, status.size)), None
+        if status.size > end.position:
+            recovery = _cut(directory, kept, segment, file, end)
+        synced = min(end, known)
+        if kept.lost is not None:
+            kept.store(file, segment.first_offset, *synced)
+            _warn_of_loss(segment, kept.lost, end)
+        if end.position - synced.position <= _SYNC_BYTES:
+            if end.position > synced.position:  # earlier writers may have left these bytes to the kernel
+                if before is None:
+                    renew(directory.disk, file, synced.position, end.position)
+                else:
+                    file.sync()
+                kept.store(file, segment.first_offset, *end)
+            synced = end
+        if recovery is not None:
+            file.sync()  # the cut must be durable too
     except BaseException:
         if before is None:
             file.unlock()
             file.close()
         raise
-
-
-def _open_end(
-    directory: Directory,
-    kept: KeptPosition,
-    lock: WriterLock | TurnLock,
-    segment: Segment,
-    file: File,
-    before: LastSegment | None,
-) -> JournalEnd:
-    lock.lock_segment(file)
-    blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
-    status = file.status()
-    size = status.size
-    known = kept.load(file, segment.first_offset, alone=lock.keeps, status=status)
-    if not known.position:
-        directory.sync_names()
-    position, offset = blocks.load(file, size)
-    damage = find_damage(file, position, offset) if size > position else None
-    recovery = gone = None
-    if damage is not None:
-        if damage.follower is not None:
-            raise damage.error(segment.path)
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        copy = keep(directory, file, position, damage.size, f"{segment.name}.{position:012x}.torn.{stamp}")
-        gone = kept.lower(file, segment.first_offset, position, offset)  # if synced bytes were changed
-        file.truncate(position)
-        recovery = Recovery(segment.path, position, offset, damage.size, copy, damage.reason)
-        _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, position, copy)
-    end = Kept(position, offset)
-    synced = min(end, known)
-    if kept.lost is not None:
-        gone = kept.lost
-        kept.store(file, segment.first_offset, *synced)
-    if gone is not None:
-        text = (
-            "%s: %d bytes of it were on the disk, but its good messages end at %d: messages %d to %d are gone, and new"
-            " ones get their offsets"
-        )
-        _warn(text, segment.path, gone.position, position, offset, gone.offset - 1)
-    if position - synced.position <= _SYNC_BYTES:
-        if position > synced.position:  # earlier writers may have left these bytes to the kernel
-            if before is None:
-                renew(directory.disk, file, synced.position, position)
-            else:
-                file.sync()
-            kept.store(file, segment.first_offset, position, offset)
-        synced = end
-    if recovery is not None:
-        file.sync()  # the cut must be durable too
-    in_doubt = position if before is None else before.in_doubt
+    in_doubt = end.position if before is None else before.in_doubt
     last = LastSegment(directory.disk, kept, segment, file, blocks, synced.position, in_doubt)
-    return JournalEnd(last, position, offset, synced.offset, recovery)
+    return JournalEnd(last, end.position, end.offset, synced.offset, recovery)
+
+
+def _cut(directory: Directory, kept: KeptPosition, segment: Segment, file: File, end: Kept) -> Recovery | None:
+    """Copy what follows the good messages to ``kept/`` and cut it, if it is a torn tail."""
+    damage = find_damage(file, *end)
+    if damage is None:
+        return None
+    if damage.follower is not None:
+        raise damage.error(segment.path)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    name = f"{segment.name}.{end.position:012x}.torn.{stamp}"
+    copy = keep(directory, file, end.position, damage.size, name)
+    gone = kept.lower(file, segment.first_offset, *end)  # if synced bytes were changed
+    file.truncate(end.position)
+    _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, end.position, copy)
+    if gone is not None:
+        _warn_of_loss(segment, gone, end)
+    return Recovery(segment.path, end.position, end.offset, damage.size, copy, damage.reason)
+
+
+def _warn_of_loss(segment: Segment, gone: Kept, end: Kept) -> None:
+    text = (
+        "%s: %d bytes of it were on the disk, but its good messages end at %d: messages %d to %d are gone, and new"
+        " ones get their offsets"
+    )
+    _warn(text, segment.path, gone.position, end.position, end.offset, gone.offset - 1)
 
 
 def _warn(text: str, *values: object) -> None:
