@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import sej
 from sej.journal.cursor import Cursor
@@ -31,6 +31,7 @@ sizes = st.one_of(
     st.sampled_from([READ_BYTES, 2 * READ_BYTES + 1, INDEX_BYTES]),
 )
 shares = st.integers(0, 1000)
+kinds = st.integers(0, 4)
 
 
 class SizesMachine(RuleBasedStateMachine):
@@ -48,10 +49,12 @@ class SizesMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.number = 0
         self.older: dict[str, bytes] = {}
+        self.kept: int | None = None
+        self.batches: dict[int, tuple[range, list[sej.Message]]] = {}
         self.followers: list[sej.Scanner] = []
         self.tail: Tail | None = None
 
-    @initialize(segment_bytes=st.sampled_from([1, 3000, 20_000, 1 << 30]), kind=st.integers(0, 3))
+    @initialize(segment_bytes=st.sampled_from([1, 3000, 20_000, 1 << 30]), kind=kinds)
     def start(self, segment_bytes: int, kind: int) -> None:
         self.segment_bytes = segment_bytes
         self.reopen(kind)
@@ -66,18 +69,17 @@ class SizesMachine(RuleBasedStateMachine):
 
     # --- appending
 
-    @rule(kind=st.integers(0, 3))
+    @rule(kind=kinds)
     def reopen(self, kind: int) -> None:
         self.close()
         options: dict[str, Any] = {"segment_bytes": self.segment_bytes, "disk": self.disk}
-        if kind == 0:
-            self.w = sej.Writer(ROOT, durability="buffer", **options)
-        elif kind == 1:
-            self.w = sej.Writer(ROOT, durability="os", **options)
-        elif kind == 2:
+        if kind == 3:
             self.w = SharedWriter(ROOT, **options)
-        else:
+        elif kind == 4:
             self.w = JournalQueue(ROOT, "q", **options)
+        else:
+            durability: Any = ("buffer", "os", "disk")[kind]
+            self.w = sej.Writer(ROOT, durability=durability, **options)
         if isinstance(self.w, sej.Writer):
             assert self.w.recovery is None and self.w.offset == len(self.rows)
 
@@ -116,7 +118,7 @@ class SizesMachine(RuleBasedStateMachine):
         self.number += 1
         if how == "once":
             span = self.w.append_once("p", self.number, *columns(rows))
-            assert self.w.append_once("p", self.number, *columns(rows)) == span
+            self.batches[self.number] = span, rows
         elif how == "encoded":
             span = self.w.end.append_encoded(packed(rows))
         else:
@@ -128,10 +130,18 @@ class SizesMachine(RuleBasedStateMachine):
     def rotate(self) -> None:
         self.w.end.rotate()
 
+    @precondition(lambda self: self.batches and isinstance(self.w, sej.Writer))
+    @rule(data=st.data())
+    def repeat_a_batch(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.batches)))
+        span, rows = self.batches[number]
+        assert self.w.append_once("p", number, *columns(rows)) == span
+
     @precondition(lambda self: isinstance(self.w, sej.Writer))
-    @rule()
-    def flush(self) -> None:
-        self.w.flush()
+    @rule(sync=st.booleans())
+    def flush(self, sync: bool) -> None:
+        self.w.sync() if sync else self.w.flush()
+        assert not sync or self.w.durable_offset == len(self.rows)
 
     @precondition(lambda self: isinstance(self.w, JournalQueue))
     @rule(count=st.integers(1, 4))
@@ -141,7 +151,7 @@ class SizesMachine(RuleBasedStateMachine):
             self.done.add(item.message.offset)
             item.done()
 
-    @rule(size=sizes, share=shares, kind=st.integers(0, 3), how=st.sampled_from(["cut", "zeros", "noise"]))
+    @rule(size=sizes, share=shares, kind=kinds, how=st.sampled_from(["cut", "zeros", "noise"]))
     def die(self, size: int, share: int, kind: int, how: str) -> None:
         """Whoever appended ends in the middle of a write; what comes next cuts it."""
         self.close()
@@ -166,7 +176,7 @@ class SizesMachine(RuleBasedStateMachine):
         self.reopen(kind)
 
     @precondition(lambda self: isinstance(self.w, sej.Writer | SharedWriter))
-    @rule(which=st.integers(0, 30), kind=st.integers(0, 3))
+    @rule(which=st.integers(0, 30), kind=kinds)
     def lose_power(self, which: int, kind: int) -> None:
         durable = 0
         for w in (self.w, self.beside):
@@ -181,6 +191,8 @@ class SizesMachine(RuleBasedStateMachine):
             end = found.offset
         assert durable <= end <= len(self.rows)
         del self.rows[end:]
+        assert all(span.stop <= end for span, _ in self.batches.values()), "a batch is durable when it returns"
+        assert sej.read_offset(ROOT, "r", disk=self.disk) == self.kept
         self.done.clear()
         for at, follower in enumerate(self.followers):
             offset = max(min(follower.offset, end), self.first)
@@ -223,7 +235,7 @@ class SizesMachine(RuleBasedStateMachine):
                 follower.close()
                 self.followers[at] = sej.Scanner(ROOT, max(follower.offset, self.first), disk=self.disk, verify=at == 1)
 
-    @rule(kind=st.integers(0, 3))
+    @rule(kind=kinds)
     def reindex(self, kind: int) -> None:
         self.close()
         sej.Journal(ROOT, disk=self.disk).reindex()
@@ -241,6 +253,44 @@ class SizesMachine(RuleBasedStateMachine):
         for follower in self.followers:
             at = follower.offset
             assert list(follower) == self.rows[at:end]
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 5))
+    def read(self, which: int, count: int) -> None:
+        at = self.followers[which].offset
+        found = self.followers[which].read(count)
+        assert found == self.rows[at : at + len(found)]
+        assert len(found) <= count and (found or self.end() <= at)
+
+    @rule(which=st.integers(0, 1), share=shares, by_time=st.booleans())
+    def seek(self, which: int, share: int, by_time: bool) -> None:
+        follower, at = self.followers[which], self.first + share * (len(self.rows) - self.first) // 1000
+        if by_time:
+            wanted = share * 10 * len(self.rows) // 1000
+            follower.seek_time(wanted)
+            at = next((row.offset for row in self.rows[self.first :] if row.timestamp >= wanted), len(self.rows))
+            at = min(at, self.end())
+        else:
+            follower.seek(at)
+        assert follower.offset == at
+
+    @rule(share=shares, back=st.booleans())
+    def keep_an_offset(self, share: int, back: bool) -> None:
+        offset = self.first + share * (self.end() - self.first) // 1000
+        with sej.Offset(ROOT, "r", disk=self.disk) as o:
+            assert o.value == (self.first if self.kept is None else self.kept)
+            if back:
+                o.reset(offset)
+            else:
+                o.commit(offset)
+            if back or offset >= o.value:
+                self.kept = offset
+            assert o.value == (self.first if self.kept is None else self.kept)
+
+    @invariant()
+    def what_was_appended_has_its_offset(self) -> None:
+        if isinstance(self.w, sej.Writer):
+            assert self.w.durable_offset <= self.w.offset == len(self.rows)
+            assert self.w.durability != "disk" or self.w.durable_offset == self.w.offset
 
     @rule(share=shares)
     def check(self, share: int) -> None:
@@ -299,6 +349,12 @@ def columns(rows: list[sej.Message]) -> tuple[list[bytes], list[bytes], list[int
 
 SizesMachine.TestCase.settings = settings(max_examples=examples(64), stateful_step_count=40)
 test_messages_of_any_size = SizesMachine.TestCase
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+class TestLongHistories(SizesMachine.TestCase):  # type: ignore[misc, valid-type]
+    settings = settings(max_examples=500 if settings().max_examples > 100 else 1, stateful_step_count=200)
 
 
 DAMAGE = st.tuples(st.sampled_from(["flipped", "cut out", "noise"]), st.integers(0, 10**6), st.integers(1, 5000))
