@@ -1,14 +1,21 @@
-"""A forwarder: it sends the journal of :mod:`sej.contrib.opentelemetry` to a collector, by OTLP over HTTP.
+"""A forwarder: it sends a journal to another program over HTTP, each message at least once, in order.
 
-Each message is sent at least once, in order. Requests of one signal are sent together: to join requests, protobuf joins
-their bytes. The offset is committed after the collector has answered.
+====================  =============================================  ==================================================
+URL                   receiver                                       a request
+====================  =============================================  ==================================================
+``http://``           an OpenTelemetry collector, by OTLP            requests of one signal: protobuf joins their bytes
+``loki+http://``      Loki                                           one stream, whose labels are the URL's query
+``post+http://``      any program                                    one JSON object per line, as by ``sej scan --json``
+====================  =============================================  ==================================================
+
+The same with ``https``. The offset is committed after the receiver has answered:
 
 =========================  =======================================================================
 answer                     what happens
 =========================  =======================================================================
 2xx                        the offset is committed
 none, 408, 429, 5xx        the same request is sent again later, however long that takes
-401, 403, 404              SejError: a setting is wrong, and the messages stay
+3xx, 401, 403, 404         SejError: a setting is wrong, and the messages stay
 any other, of several      each message is sent alone
 any other, of one          the message becomes a dead letter, in the journal ``dead/READER``
 =========================  =======================================================================
@@ -16,15 +23,18 @@ any other, of one          the message becomes a dead letter, in the journal ``d
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from http.client import HTTPException
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, Protocol
 from urllib.error import HTTPError
-from urllib.parse import unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import sej
 from sej.checks import PATH, POSITIVE, TEXT, require
@@ -44,11 +54,109 @@ _READ: Final = 256
 
 
 class _RefusedError(Exception):
-    """The collector will never take this request."""
+    """The receiver will never take this request."""
+
+
+class _Receiver(Protocol):
+    """What a request has for one kind of receiver.
+
+    Attributes:
+        content_type: the type of each request.
+        variable: the environment's variable with the headers.
+    """
+
+    content_type: str
+    variable: str
+
+    def kind(self, message: sej.Message) -> bytes:
+        """Return what all messages of one request have in common."""
+        ...
+
+    def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
+        """Return the URL and the body of a request.
+
+        Raises:
+            _RefusedError: a message does not fit.
+        """
+        ...
+
+
+class _Collector:
+    """An OpenTelemetry collector: the key of a message is its signal."""
+
+    content_type = "application/x-protobuf"
+    variable = "OTEL_EXPORTER_OTLP_HEADERS"
+
+    def __init__(self, url: SplitResult, _: str) -> None:
+        self._url = url.geturl().rstrip("/")
+
+    def kind(self, message: sej.Message) -> bytes:
+        return message.key
+
+    def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
+        key = messages[0].key
+        if key not in _SIGNALS:
+            raise _RefusedError(f"the key must be traces, metrics or logs, got {key[:40]!r}")
+        return f"{self._url}/v1/{key.decode()}", b"".join(message.value for message in messages)
+
+
+class _Loki:
+    """Loki: each message is a line of one stream."""
+
+    content_type = "application/json"
+    variable = "SEJ_FORWARD_HEADERS"
+
+    def __init__(self, url: SplitResult, path: str) -> None:
+        self._url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}/loki/api/v1/push"
+        self._labels = dict(parse_qsl(url.query)) or {"job": os.path.basename(path)}
+
+    def kind(self, _: sej.Message) -> bytes:
+        return b""
+
+    def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
+        lines = []
+        for message in messages:
+            if message.timestamp < 0:
+                raise _RefusedError("Loki needs a time from 1970 on")
+            try:
+                lines.append([str(message.timestamp), message.value.decode()])
+            except UnicodeDecodeError:
+                raise _RefusedError("Loki takes UTF-8 only") from None
+        return self._url, json.dumps({"streams": [{"stream": self._labels, "values": lines}]}).encode()
+
+
+class _Program:
+    """Any program that takes JSON."""
+
+    content_type = "application/x-ndjson"
+    variable = "SEJ_FORWARD_HEADERS"
+
+    def __init__(self, url: SplitResult, _: str) -> None:
+        self._url = url.geturl()
+
+    def kind(self, _: sej.Message) -> bytes:
+        return b""
+
+    def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
+        return self._url, b"".join(json.dumps(_row(message)).encode() + b"\n" for message in messages)
+
+
+_RECEIVERS: Final[Mapping[str, Callable[[SplitResult, str], _Receiver]]] = {
+    "": _Collector,
+    "loki+": _Loki,
+    "post+": _Program,
+}
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirected POST would become a GET without the messages."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
 
 
 class Forwarder:
-    """Sends messages to a collector.
+    """Sends messages to a receiver.
 
     Attributes:
         path: the journal.
@@ -69,29 +177,39 @@ class Forwarder:
 
         Args:
             path: the journal.
-            url: of the collector, as in ``http://localhost:4318``; ``/v1/traces`` and so on are added.
+            url: of a collector, as in ``http://localhost:4318``; ``/v1/traces`` and so on are added. Or of Loki, as in
+                ``loki+http://localhost:3100?job=shop``; the labels are ``job=`` the directory's name by default. Or
+                of any program, as in ``post+https://example.com/orders``.
             reader: the name under which the offset is kept; retention waits for it.
             batch_bytes: about the most bytes of one request.
-            headers: of each request; default: those of ``OTEL_EXPORTER_OTLP_HEADERS``.
+            headers: of each request; default: those of ``OTEL_EXPORTER_OTLP_HEADERS`` for a collector, else
+                ``SEJ_FORWARD_HEADERS``, as in ``api-key=secret,tenant=shop``.
             timeout: seconds to wait for an answer.
 
         Raises:
-            ValueError: the URL is not one of http or https.
+            ValueError: the URL is not one of these.
         """
         timeout_s = seconds("timeout", timeout)
         require(path=(path, PATH), url=(url, TEXT), reader=(reader, TEXT), batch_bytes=(batch_bytes, POSITIVE))
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ValueError(f"url must be as in http://localhost:4318, got {url!r}; OTLP over gRPC is not supported")
+        kind, plus, _ = url.partition("://")[0].rpartition("+")
+        parts = urlsplit(url.removeprefix(kind + plus))
+        if parts.scheme not in ("http", "https") or not parts.hostname or kind + plus not in _RECEIVERS:
+            raise ValueError(
+                "url must be as in http://localhost:4318, loki+http://localhost:3100 or post+http://localhost:8080/path,"
+                f" got {url!r}; OTLP over gRPC is not supported"
+            )
         self.path = absolute_path(path)
         self.dead = 0
-        self._url, self._reader, self._batch_bytes, self._timeout_s = url.rstrip("/"), reader, batch_bytes, timeout_s
+        self._receiver = _RECEIVERS[kind + plus](parts, self.path)
+        self._reader, self._batch_bytes, self._timeout_s = reader, batch_bytes, timeout_s
+        self._open = build_opener(_NoRedirect).open
         self._headers = {
-            "Content-Type": "application/x-protobuf",
-            **(_from_environment() if headers is None else headers),
+            "Content-Type": self._receiver.content_type,
+            **(_from_environment(self._receiver.variable) if headers is None else headers),
         }
 
     def run_once(self) -> int:
-        """Send the messages that exist now, and return how many; it waits while the collector is away."""
+        """Send the messages that exist now, and return how many; it waits while the receiver is away."""
         return self._run(threading.Event(), 0.0)
 
     def run(self, stop: threading.Event) -> int:
@@ -116,8 +234,8 @@ class Forwarder:
         return sent
 
     def _batches(self, messages: list[sej.Message]) -> Iterator[list[sej.Message]]:
-        """Yield consecutive messages of one signal, of about the most bytes of a request."""
-        for _, group in groupby(messages, key=lambda message: message.key):
+        """Yield consecutive messages of one kind, of about the most bytes of a request."""
+        for _, group in groupby(messages, key=self._receiver.kind):
             batch: list[sej.Message] = []
             size = 0
             for message in group:
@@ -129,46 +247,58 @@ class Forwarder:
             yield batch
 
     def _forward(self, batch: list[sej.Message], stop: threading.Event) -> bool:
-        """Send messages of one signal, or make them dead letters; return False if it was stopped before."""
+        """Send messages of one kind, or make them dead letters; return False if it was stopped before."""
         try:
-            if batch[0].key not in _SIGNALS:
-                raise _RefusedError(f"the key must be traces, metrics or logs, got {batch[0].key[:40]!r}")
-            return self._send(batch[0].key.decode(), b"".join(message.value for message in batch), stop)
+            return self._send(*self._receiver.request(batch), stop)
         except _RefusedError as error:
             if len(batch) > 1:
                 return all(self._forward([message], stop) for message in batch)
             record(__name__, WARNING, "%s: message %d was refused: %s", self.path, batch[0].offset, error)
-            with sej.SharedWriter(os.path.join(self.path, "dead", self._reader)) as letters:
-                letters.append(batch[0].value, batch[0].key, timestamp=batch[0].timestamp)
+            # Its offset is committed next, which survives a power cut: so must the letter.
+            with sej.SharedWriter(os.path.join(self.path, "dead", self._reader), durability="disk") as letters:
+                letters.append(batch[0].value, batch[0].key, type=batch[0].type, timestamp=batch[0].timestamp)
             self.dead += 1
             return True
 
-    def _send(self, signal: str, data: bytes, stop: threading.Event) -> bool:
-        request = Request(f"{self._url}/v1/{signal}", data, self._headers)
+    def _send(self, url: str, data: bytes, stop: threading.Event) -> bool:
+        request = Request(url, data, self._headers)
         failures = 0
         while not stop.is_set():
             try:
-                with urlopen(request, timeout=self._timeout_s) as answer:
-                    answer.read()
+                self._open(request, timeout=self._timeout_s).close()
                 return True
             except HTTPError as error:
                 with error:
                     text = f"{error.code} {error.reason}"
-                if error.code in _SETTINGS:
-                    advice = "check the URL, and OTEL_EXPORTER_OTLP_HEADERS"
-                    raise SejError(f"{request.full_url} answers {text}; {advice}", path=self.path) from error
+                if error.code in _SETTINGS or error.code < HTTPStatus.BAD_REQUEST:
+                    advice = f"check the URL, and {self._receiver.variable}"
+                    raise SejError(f"{url} answers {text}; {advice}", path=self.path) from error
                 if error.code not in _LATER and error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                     raise _RefusedError(text) from error
-            except OSError as error:
-                text = str(error)
+            except (OSError, HTTPException) as error:
+                text = str(error) or type(error).__name__
             failures += 1
             delay_s = backoff(failures, *_BACKOFF_S)
-            record(__name__, WARNING, "%s: %s; trying again in %.1f s", request.full_url, text, delay_s)
+            record(__name__, WARNING, "%s: %s; trying again in %.1f s", url, text, delay_s)
             stop.wait(delay_s)
         return False
 
 
-def _from_environment() -> dict[str, str]:
-    """Return the headers that OpenTelemetry's variable has, as in ``api-key=secret,tenant=shop``."""
-    pairs = (pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",") if pair)
+def _from_environment(variable: str) -> dict[str, str]:
+    """Return the headers that a variable has, in OpenTelemetry's form, as in ``api-key=secret,tenant=shop``."""
+    pairs = (pair.partition("=") for pair in os.environ.get(variable, "").split(",") if pair)
     return {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
+
+
+def _row(message: sej.Message) -> dict[str, Any]:
+    """Return a message as ``sej scan --json`` prints it, without the readable time."""
+    stamp = None if message.timestamp == sej.NO_TIMESTAMP else message.timestamp
+    row = {"offset": message.offset, "timestamp_ns": stamp, "type": message.type}
+    return row | _text("key", message.key) | _text("value", message.value)
+
+
+def _text(name: str, data: bytes) -> dict[str, str]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": b64encode(data).decode()}

@@ -1,0 +1,164 @@
+"""`sej forward` to Loki and to any program: a server of Starlette, which fails, hangs, refuses and redirects."""
+
+import asyncio
+import contextlib
+import json
+import random
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import sej
+from hub.asgi import Listener
+from sej.contrib import forward as module
+from sej.contrib.forward import Forwarder
+from sej.errors import SejError
+from tests.cli.command import sej as command
+from tests.sej.hooks import until
+from tests.sej.support import read_all
+
+BAD = "bad"
+"""A request with this word is refused."""
+
+
+class Receiver:
+    """Keeps the requests that it takes; it answers with the statuses that a test sets, and hangs at 0."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+        self.requests: list[tuple[str, Any, bytes]] = []
+        self._free = asyncio.Event()
+        self._listener = Listener("127.0.0.1", 0, "receiver")
+        self.address = self._listener.address
+        self._listener.start(Starlette(routes=[Route("/{path:path}", self._take, methods=["GET", "POST"])]))
+
+    async def _take(self, request: Request) -> Response:
+        body = await request.body()
+        status = self.statuses.pop(0) if self.statuses else 204
+        if not status:
+            await request.receive()  # until the caller has given up
+        if status == 302:
+            return Response(status_code=302, headers={"location": "/elsewhere"})
+        if status == 204 and BAD.encode() in body:
+            return Response(status_code=400)
+        if status == 204:
+            self.requests.append((str(request.url.path), request.headers, body))
+        return Response(status_code=status or 500)
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def lines(self, kind: str) -> list[tuple[Any, Any]]:
+        """The time and value of each message, as often as it came."""
+        if kind == "loki":
+            streams = [stream for *_, body in self.requests for stream in json.loads(body)["streams"]]
+            return [(int(time), line) for stream in streams for time, line in stream["values"]]
+        rows = [json.loads(line) for *_, body in self.requests for line in body.splitlines()]
+        return [(row["timestamp_ns"], row["value"]) for row in rows]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with contextlib.closing(Receiver()) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BACKOFF_S", (0.001, 0.01))
+
+
+@pytest.mark.parametrize("kind", ["loki", "post"])
+def test_everything_arrives_though_the_receiver_fails_hangs_and_refuses(
+    tmp_path: Path, receiver: Receiver, kind: str
+) -> None:
+    dice = random.Random(7)
+    values = [f"{BAD} {number}" if dice.random() < 0.05 else f"é {number}" for number in range(600)]
+    receiver.statuses = dice.choices([204, 500, 503, 429, 408, 0], [12, 2, 2, 2, 2, 1], k=60)
+    stop = threading.Event()
+    forwarder = Forwarder(tmp_path / "j", f"{kind}+http://{receiver.address}", batch_bytes=200, timeout=0.2)
+    with sej.Writer(tmp_path / "j") as writer:
+        thread = threading.Thread(target=forwarder.run, args=(stop,))
+        thread.start()
+        for number, value in enumerate(values):
+            writer.append(value.encode(), b"k", timestamp=number)
+    try:
+        until(lambda: sej.read_offset(tmp_path / "j", "forward") == len(values))
+    finally:
+        stop.set()
+        thread.join()
+    sent = [(number, value) for number, value in enumerate(values) if BAD not in value]
+    assert receiver.lines(kind) == sent
+    letters = read_all(tmp_path / "j" / "dead" / "forward")
+    assert [letter.value.decode() for letter in letters] == [value for value in values if BAD in value]
+    assert len(receiver.requests) < len(sent)
+
+
+def test_a_request_to_loki_is_as_its_documentation_says(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEJ_FORWARD_HEADERS", "X-Scope-OrgID=shop")
+    with sej.Writer(tmp_path / "logs") as writer:
+        writer.append_many([b"a", b"\xff", b"no time", b"b"], timestamp=[1, 2, sej.NO_TIMESTAMP, 10**18])
+    assert Forwarder(tmp_path / "logs", f"loki+http://{receiver.address}").run_once() == 4
+    assert {headers["x-scope-orgid"] for _, headers, _ in receiver.requests} == {"shop"}
+    with sej.Writer(tmp_path / "logs") as writer:
+        writer.append(b"c", timestamp=3)
+    done = command("forward", "--once", tmp_path / "logs", f"loki+http://{receiver.address}/?job=shop&env=a+b")
+    assert done.stdout == b"1 message\n", done.stderr
+    paths, headers, bodies = zip(*receiver.requests, strict=True)
+    assert set(paths) == {"/loki/api/v1/push"}
+    assert {each["content-type"] for each in headers} == {"application/json"}
+    assert [json.loads(body)["streams"] for body in bodies] == [
+        [{"stream": {"job": "logs"}, "values": [["1", "a"]]}],
+        [{"stream": {"job": "logs"}, "values": [["1000000000000000000", "b"]]}],
+        [{"stream": {"job": "shop", "env": "a b"}, "values": [["3", "c"]]}],
+    ]
+    assert [letter.offset for letter in read_all(tmp_path / "logs" / "dead" / "forward")] == [0, 1]
+
+
+def test_a_request_to_a_program_has_whole_messages(tmp_path: Path, receiver: Receiver) -> None:
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append(b"\xff", "é".encode(), type=7, timestamp=sej.NO_TIMESTAMP)
+    Forwarder(tmp_path / "j", f"post+http://{receiver.address}/orders?token=a+b").run_once()
+    path, headers, body = receiver.requests[0]
+    assert (path, headers["content-type"]) == ("/orders", "application/x-ndjson")
+    assert json.loads(body) == {"offset": 0, "timestamp_ns": None, "type": 7, "key": "é", "value_b64": "/w=="}
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404])
+def test_a_wrong_setting_is_an_error_and_the_messages_stay(tmp_path: Path, receiver: Receiver, status: int) -> None:
+    """A redirect is one: urllib would follow it without the messages, and the answer would count."""
+    with sej.Writer(tmp_path / "j") as writer:
+        writer.append(b"a", timestamp=1)
+    receiver.statuses = [status]
+    forwarder = Forwarder(tmp_path / "j", f"post+http://{receiver.address}/orders")
+    with pytest.raises(SejError, match=rf"answers {status} .*; check the URL, and SEJ_FORWARD_HEADERS"):
+        forwarder.run_once()
+    assert forwarder.run_once() == 1
+    assert receiver.lines("post") == [(1, "a")]
+
+
+def test_the_memory_does_not_grow_with_the_journal(tmp_path: Path, receiver: Receiver) -> None:
+    peaks = []
+    for name, count in (("warm", 1), ("short", 8), ("long", 64)):
+        with sej.Writer(tmp_path / name) as writer:
+            for _ in range(count):
+                writer.append(b"x" * (1 << 20))
+        forwarder = Forwarder(tmp_path / name, f"post+http://{receiver.address}")
+        receiver.statuses = [201] * count
+        tracemalloc.start()
+        try:
+            assert forwarder.run_once() == count
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[2] < 1.5 * peaks[1], peaks
