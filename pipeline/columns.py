@@ -164,7 +164,7 @@ def check_projection(schema: StructType, columns: Mapping[str, str] = SEJ, *, ot
         kind, given = columns.get(field.name), field.dataType.simpleString()
         if kind is None and others:
             if not field.nullable:
-                raise OptionError(f"column {field.name!r} is of the values and may be null: leave out NOT NULL")
+                raise OptionError(f"column {field.name!r} comes from the values, so it may be null: leave out NOT NULL")
             continue
         if kind is None:
             hint = "; a column of the values needs the option valueFormat" if columns is SEJ else ""

@@ -122,8 +122,8 @@ def reaching(address: str) -> Iterator[None]:
         if not is_address(address) or _NO_CLIENT.search(str(error)) is None:
             raise
         raise OptionError(
-            f"Spark has no client of the file system of {address!r}: add it to the session, as for s3a with the setting"
-            " spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of Spark's Hadoop"
+            f"Spark has no client for the file system of {address!r}: add one to the session, as for s3a with the"
+            " setting spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of Spark's Hadoop"
         ) from error
 
 

@@ -107,7 +107,7 @@ def show(path: Path, as_json: bool) -> None:
     """
     found = kept_schema([str(path)])
     if found is None:
-        raise SejError("no schema is kept here; sej schema set keeps one", path=path)
+        raise SejError("there is no schema here; `sej schema set` stores one", path=path)
     schema, form, definition = found
     if as_json:
         click.echo(json.dumps({"schema": schema, "format": form, "definition": definition}))
@@ -123,5 +123,5 @@ def remove(path: Path) -> None:
     Example: sej schema remove orders
     """
     if kept_schema([str(path)]) is None:
-        raise SejError("no schema is kept here", path=path)
+        raise SejError("there is no schema here", path=path)
     OS.unlink(os.path.join(path, _NAME))

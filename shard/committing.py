@@ -373,7 +373,7 @@ def _load(target: Target, name: str) -> tuple[Target, Job, int]:
     decision = _decision(target, name)
     found = decision.load()
     if found is None:
-        raise FileNotFoundError(errno.ENOENT, "this job was finished meanwhile", decision.path)
+        raise FileNotFoundError(errno.ENOENT, "another process has finished this job", decision.path)
     with decision.checking():
         its = target.again(found)
         rows = [

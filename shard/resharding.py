@@ -265,7 +265,7 @@ def _publish(plan: Plan, target: Path, disk: Disk) -> None:
 def _require_same(plan: Plan, source: Path, route: Route | None, disk: Disk, workshop: str) -> None:
     if (plan.source, plan.source_root) != ((source.prefix, source.bits), os.path.abspath(source.root)):
         raise SejError(
-            f"a reshard of {plan.source} in {plan.source_root} into this sharded journal was complete; choose another"
+            f"an earlier reshard, of {plan.source} in {plan.source_root}, created this sharded journal; choose another"
             " target, or remove this directory",
             path=workshop,
         )

@@ -275,8 +275,8 @@ def _check_end(client: Client, source: Source, offset: int, last: Message | None
     else:
         what = f"message {offset - 1} of {source} is not the one that was read"
     raise OffsetBeyondEndError(
-        f"the next offset is {offset}, but {what}: the hub lost messages, or the journal was re-created; read it again"
-        " with a start, and without the old kept offset",
+        f"the next offset is {offset}, but {what}: the hub lost messages, or the journal was re-created; forget the"
+        " old offset, and begin at an offset that the hub has",
         path=f"hub at {client.address}",
         offset=offset,
     )

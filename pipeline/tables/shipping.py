@@ -80,9 +80,9 @@ def ship(path: PathLike, target: Target, *, reader: str | None, **how: Any) -> i
             return target.offset_of(follower.origin.name)
         if found is not None and not follower.id and read_offset(follower.origin.path, reader) is None:
             raise SejError(
-                f"the target has messages of a journal {follower.origin.name!r} without an identity, and reader"
-                f" {reader!r} has never read this one; if it is the same journal, pass --reader as before; if it is"
-                " another one, ship it to another target",
+                f"the target has messages of journal {follower.origin.name!r}, which has no identity, but reader"
+                f" {reader!r} has read none of them; if they were shipped from this journal, pass the --reader of that"
+                " time; otherwise ship to another target",
                 path=follower.origin.path,
             )
         return found

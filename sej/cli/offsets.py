@@ -108,7 +108,7 @@ def reset(
     Example: sej reset orders billing '1h ago'
     """
     if (name is not None and of is not None) or (place is not None and start is not None):
-        raise click.UsageError("--offset and --start replace NAME and the place; give each of them once")
+        raise click.UsageError("--offset is NAME, and --start is the new offset: give each of them once")
     name, place = name or of, place or start
     if name is None:
         raise click.UsageError(f"the name of the reader is missing, as in `sej reset {directory} billing first`")

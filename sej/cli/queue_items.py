@@ -206,7 +206,7 @@ def cancel(place: Place, offset: int) -> None:
     """
     with place.open_existing(create=False) as opened:
         removed = opened.cancel(offset)
-    require_found(removed, f"sej: {place.path}: no item {offset} waits or is leased")
+    require_found(removed, f"sej: {place.path}: item {offset} is neither waiting nor leased")
 
 
 @click.command

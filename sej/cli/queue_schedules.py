@@ -79,7 +79,7 @@ def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) ->
     def changed(place: Place, schedule: str) -> None:
         with place.open_existing(create=False) as opened:
             found = change(opened.schedules, schedule)
-        require_found(found, f"sej: {place.path}: no schedule {schedule!r}")
+        require_found(found, f"sej: {place.path}: no schedule {schedule!r}; `sej queue schedule list` prints them")
 
 
 _changing("pause", Schedules.pause, "Let the times of a schedule pass without items.")

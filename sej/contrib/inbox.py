@@ -139,8 +139,8 @@ class Inbox:
                 )
             if known != journal:
                 raise JournalNotFoundError(
-                    f"the database has an offset of reader {self.name!r} in another journal, which was here before: to"
-                    f" apply this one from its start, delete the reader's row from {table}",
+                    f"the database has the offset of reader {self.name!r} in another journal, which had this path"
+                    f" before: to apply this journal from its start, delete the reader's row from {table}",
                     path=self._directory.path,
                 )
             end = self._tail.end_offset()

@@ -198,7 +198,7 @@ class Relay:
                         woken = database.wait(self._outbox.table, _SLICE_S)
             except transient as error:
                 failures += 1
-                text = "%s: rows of %s wait: %s"
+                text = "%s: rows of table %s wait, because its database or the journal cannot be used: %s"
                 record(__name__, WARNING, text, self.path, self._outbox.table, error)
                 stop.wait(backoff(failures, *_BACKOFF_S))
 

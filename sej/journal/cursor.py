@@ -291,8 +291,8 @@ class Cursor:
             self.close()
             if self._incarnation is not None:
                 raise JournalNotFoundError(
-                    f"this journal was removed and re-created while it was read, before message {self.due}; open it"
-                    " again to read the new one",
+                    f"this journal was removed and re-created while message {self.due} was the next one to read; open"
+                    " it again to read the new journal",
                     path=self._directory.path,
                     offset=self.due,
                 )

@@ -36,8 +36,8 @@ def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
     if data != identity + CHECK.pack(crc32c(identity)):
         raise CorruptionError(
             "this is not the identity that was written for this journal; restore the file from a copy, or"
-            " remove it so that the next writer makes a new one. Streams and dead letters then treat it"
-            " as another journal",
+            " remove it so that the next writer makes a new one. Streams and dead letters then treat this"
+            " journal as another one",
             path=path,
             position=0,
         )

@@ -324,6 +324,6 @@ def _require_order(state: QueueState, order: str | None, on_dead: str | None, li
     for name, kept, got in rows:
         if got not in (None, kept):
             raise ValueError(
-                f"{name} must be {kept!r}, which is kept with this queue, got {got!r}; open it as it is, or create a"
-                " queue of another name"
+                f"{name} must be {kept!r}, as when this queue was created, got {got!r}; pass {kept!r}, or create a"
+                " queue with another name"
             )

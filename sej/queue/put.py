@@ -97,7 +97,7 @@ class Putter:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise QueueFullError(
-                    f"the queue has {self._maxsize} waiting items, its maxsize; none was taken in time",
+                    f"the queue is full: it has {self._maxsize} waiting items (maxsize), and none was taken in time",
                     path=self._log.path,
                 )
             watched = self._core.watches()

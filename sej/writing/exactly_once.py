@@ -301,8 +301,8 @@ class Batches:
                 else "it is not in the journal"
             )
             raise BatchConflictError(
-                f"batch {number} of {name!r} comes after batch {known[-1].number}, but numbers must rise: {what};"
-                f" a new batch needs a number above {known[-1].number}",
+                f"batch {number} of {name!r} follows batch {known[-1].number}, but batch numbers must rise: {what};"
+                f" give a new batch a number above {known[-1].number}",
                 path=self._directory.path,
             )
         return None

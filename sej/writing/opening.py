@@ -93,7 +93,7 @@ def _has_id(directory: Directory) -> bool:
         what = "a directory" if found.is_dir else f"a file of {found.size} bytes"
         raise NotAJournalError(
             f"expected a journal's id, a file of {ID_SIZE} bytes, but this is {what}: if the journal is yours,"
-            " move it away, and the next writer creates an id",
+            " move this path away, and the next writer creates an id",
             path=path,
         )
     return found is not None

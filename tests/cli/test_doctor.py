@@ -142,7 +142,8 @@ def test_a_reader_whose_messages_were_lost_gets_its_command(tmp_path: Path, more
     assert found(path)["reader r"]["level"] == ("note" if more else "ok")
     assert library.read_offset(path, "r") == 85
     (path / "ofs" / "original.ofs").write_bytes((1000).to_bytes(8, "big"))
-    assert found(path, code=1)["reader original"]["do"].endswith(f" {85 + more}`: what it has read is unknown")
+    do = found(path, code=1)["reader original"]["do"]
+    assert do.endswith(f" {85 + more}`: which messages it has read is unknown")
 
 
 def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

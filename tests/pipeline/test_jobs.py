@@ -80,9 +80,9 @@ def test_an_archive_may_have_an_address(
     monkeypatch.chdir(tmp_path)
     before = sorted(os.listdir(tmp_path))
     for address in ("s3a://bucket/orders", "other://bucket/orders"):  # Hadoop's client of S3 is not installed
-        with pytest.raises(OptionError, match=f"Spark has no client of the file system of '{address}': add it"):
+        with pytest.raises(OptionError, match=f"Spark has no client for the file system of '{address}': add one"):
             jobs.archive(spark, shards, address)
-        with pytest.raises(OptionError, match="Spark has no client of the file system"):
+        with pytest.raises(OptionError, match="Spark has no client for the file system"):
             jobs.restore(spark, address, tmp_path / "back", prefix="orders", bits=1)
     with pytest.raises(OptionError, match="local path"):
         jobs.reshard(spark, shards, "hdfs://host/orders", bits=1)

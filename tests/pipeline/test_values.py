@@ -329,7 +329,7 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert found[0].late is None and found[3].place.x == 3
     dropped = reader.option("valueMode", "drop").schema("id bigint").load(str(path))
     assert sorted(row.id for row in dropped.collect()) == [0, 1, 2, 3]
-    with pytest.raises(Exception, match=r"column 'id' is of the values and may be null: leave out NOT NULL"):
+    with pytest.raises(Exception, match=r"column 'id' comes from the values, so it may be null: leave out NOT NULL"):
         reader.schema("id bigint NOT NULL").load(str(path)).collect()
     with pytest.raises(Exception, match=r"offset 4.*plain text"):
         reader.option("valueMode", "failfast").schema("id bigint").load(str(path)).collect()

@@ -161,7 +161,7 @@ class TestTheOrderIsKept:
         with sej.open_queue(tmp_path / "q", order="key"):
             pass
         with pytest.raises(
-            ValueError, match="order must be 'key', which is kept with this queue, got 'ready'; open it as it is"
+            ValueError, match="order must be 'key', as when this queue was created, got 'ready'; pass 'key'"
         ):
             sej.open_queue(tmp_path / "q", order="ready")
         with pytest.raises(ValueError, match="on_dead must be 'next'"):

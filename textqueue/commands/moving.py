@@ -78,7 +78,7 @@ def split(path: Path, directory: Path, by_status: bool, every: int | None, varia
     Example: sej tq split jobs.tq jobs --variable writer
     """
     if by_status + (every is not None) + (variable is not None) != 1:
-        raise click.UsageError("expected one of --status, --every and --variable")
+        raise click.UsageError("give exactly one of --status, --every or --variable")
     require(path)
     require_outside_journals(OS, os.fspath(directory))
     directory.mkdir(parents=True, exist_ok=True)

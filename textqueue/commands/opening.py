@@ -287,7 +287,7 @@ def named(queue: TextQueue, path: Path, words: Iterable[str], among: Collection[
             hint = f"choose by name:{known}" if known else "`sej tq list` prints the messages"
             hint += f"\n  and {len(alike) - _ALIKE_MAX} others" if len(alike) > _ALIKE_MAX else ""
             what = "" if are_names([word]) else " or ".join(sorted(status.name for status in among)) + " "
-            refuse(path, f"{len(found) or 'no'} {what}messages fit {word!r}, so none was changed; {hint}")
+            refuse(path, f"{len(found) or 'no'} {what}messages match {word!r}, so none was changed; {hint}")
         made[found[0].message] = None
     return list(made)
 

@@ -64,8 +64,8 @@ ADVICE: Final = {
         f" the same size, {_COPY}"
     ),
     "lost messages": (
-        f"before a writer appends, with a second copy that has them: {_COPY}. Else new messages get these offsets, and"
-        " a reader that is past the end skips them"
+        f"if a second copy has them, before a writer appends: {_COPY}. Otherwise new messages get these offsets, and"
+        " readers that are past the end skip them"
     ),
     "identity": (
         "restore it from a copy: `cp COPY/id {file}`. Without one, `rm {file}`: the next writer makes a new identity,"
@@ -82,7 +82,9 @@ ADVICE: Final = {
     "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
     "deleted messages": "`sej reset {at} {name} first`",
     "not copied": "copy the others: `sej hub push --accept-gaps --client CLIENT {at} ADDRESS` records a gap on the hub",
-    "queue log": "nothing: the next opening keeps it in kept/, and delivers again what was done after the damage",
+    "queue log": (
+        "nothing: the next opening copies the log to kept/. Items that were done after the damage are delivered again"
+    ),
     "dead letters": (
         "`sej queue redrive --name {name} {at}` puts them back once the cause is gone; `sej queue dead --name {name}"
         " {at}` prints the reasons"
@@ -367,7 +369,7 @@ def _readers(look: _Look) -> Iterator[Finding]:
             wrong = None
         if wrong is not None:
             found = reader.error or f"it is at offset {reader.offset}, but {wrong.reason}"
-            why = "the first message that it has not read" if wrong.known else "what it has read is unknown"
+            why = "the first message that it has not read" if wrong.known else "which messages it has read is unknown"
             do = advice("wrong offset", places, name=name, unread=str(wrong.unread), why=why)
         elif reader.error is not None:
             found = reader.error

@@ -158,8 +158,8 @@ class SejBackend(BaseTaskBackend):
             data = json.dumps(outcome | {"finished": time.time()}).encode()
             if len(data) > MAX_RESULT_BYTES:
                 raise ValueError(
-                    f"the return value must have at most {MAX_RESULT_BYTES} bytes as JSON, with its times; it and they"
-                    f" have {len(data)}: store it elsewhere, and return where"
+                    f"the return value and its times must have at most {MAX_RESULT_BYTES} bytes as JSON, got"
+                    f" {len(data)}: store the value elsewhere, and return its place"
                 )
         except Exception as error:
             outcome.pop("value", None)

@@ -33,7 +33,7 @@ class Command(BaseCommand):
         """Run."""
         backend = task_backends[given["backend"]]
         if not isinstance(backend, SejBackend):
-            raise CommandError(f"--backend {given['backend']}: this backend is a {type(backend).__name__}, not of sej")
+            raise CommandError(f"--backend {given['backend']}: expected a SejBackend, got a {type(backend).__name__}")
         names = given["queue"] or sorted(backend.queues)
         if unknown := set(names) - backend.queues:
             raise CommandError(f"--queue {unknown.pop()}: the backend has {', '.join(sorted(backend.queues))}")
