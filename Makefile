@@ -31,10 +31,12 @@ test: libraries ## everything that must hold: the checks, all tests on both code
 	$(JAVA) $(call PYTEST,2) -m "not long"
 
 check: check-setup ## the quick part: style, types, layers, exports
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint house
+
+.PHONY: lint house pure check-setup demo-setup libraries
+house:
 	$(PY) -m pytest -q -k "not compiled_codec" $(addprefix tests/house/test_,packages.py exports.py layers.py hygiene.py)
 
-.PHONY: lint pure check-setup demo-setup libraries
 pure:
 	SEJ_CODEC=python $(call PYTEST,1) -m "not spark and not torture and not both_codecs and not either_codec" $(CODEC_TESTS)
 
