@@ -37,4 +37,4 @@ class NoSuchVariableError(TextQueueError, IndexError, KeyError):
 
 
 class FileInUseError(TextQueueError):
-    """The file is in use: an editor has a swap file, or another program holds the lock or has the file open."""
+    """The file is in use: another program holds the lock, has the file open, or changes it all the time."""

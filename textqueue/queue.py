@@ -464,7 +464,7 @@ class TextQueue:
             The number of moved messages.
 
         Raises:
-            FileInUseError: an editor has a file of the queue open.
+            FileInUseError: other programs changed a file of the queue in every attempt.
             InvalidTextError: the target would be a part of the queue, or statuses has another status.
         """
         self._check_open()

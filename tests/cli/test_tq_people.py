@@ -358,7 +358,7 @@ def test_split_by_status_moves_comments_with_their_messages(jobs: Path, tmp_path
         "jobs-critical.tq": b"!four\n",
     }
     assert done.stdout.splitlines()[-1] == f"{tmp_path / 'out' / 'jobs-queued.tq'}\t2".encode()
-    assert jobs.read_bytes() == b"\n"
+    assert plain(jobs) == b"\n"
     jobs.write_bytes(b"-new\n")
     again = sej("tq", "split", jobs, tmp_path / "out", "--status")
     assert (again.returncode, b"exists already" in again.stderr) == (2, True)

@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.textqueue.claiming import plain, taken
+from tests.textqueue.claiming import lined, plain, taken
 from textqueue import TextQueue, TextQueueError
 
 EVERY = ["write", "half", "sync", "rename"]
@@ -66,7 +66,7 @@ class Dying(OsDisk):
 def paths(tmp_path: Path) -> tuple[Path, Path, Path]:
     found = tmp_path / "a.tq", tmp_path / "b.tq", tmp_path / "done"
     for path in found[:2]:
-        path.write_bytes(b"=run backup\n-next\n=other\n")
+        path.write_bytes(lined(b"=run backup\n-next\n=other\n"))
     found[2].write_bytes(b"=old\n")
     return found
 
@@ -112,7 +112,7 @@ def test_a_run_that_died_in_a_directory_that_was_moved(
     archive(moved[first], moved[2])
     archive(moved[1 - first], moved[2])
     assert plain(moved[2]) == b"=old\n" + b"=run backup\n=other\n" * 2
-    assert [path.read_bytes() for path in moved[:2]] == [b"-next\n"] * 2
+    assert [plain(path) for path in moved[:2]] == [b"-next\n"] * 2
 
 
 def copies(paths: tuple[Path, Path, Path]) -> list[Path]:
@@ -139,7 +139,7 @@ def test_two_runs_at_the_same_time_wait_for_each_other(paths: tuple[Path, Path, 
     locked = []
 
     def look() -> None:
-        file = OS.open(done, "edit")
+        file = OS.open(done.with_name(".done.lck"), "edit")
         locked.append(not file.lock())
         file.close()
 

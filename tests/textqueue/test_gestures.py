@@ -271,8 +271,9 @@ def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
 
 
 def archived(path: Path) -> bytes:
-    """Archive two of three messages, and return the bytes that an editor has read before."""
-    path.write_bytes(lined(b"-pay 17\n-pay 18\n-other\n"))
+    """Archive two of three messages, and return the bytes that an editor has read before: no line has a number."""
+    path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
+    path.with_name(f".{path.name}.swp").symlink_to("user@host.1234:5678")
     stale = path.read_bytes()
     with TextQueue(path) as q:
         q.mark_many(list(q.messages())[:2], MessageStatus.cleared)

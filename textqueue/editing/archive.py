@@ -6,7 +6,7 @@ moved. Lines outside of entries are not moved.
 The steps of a run::
 
     1  write the messages that remain into a temporary file, .jobs.tq.tmp
-    2  lock the archive, and undo a run of any queue that was interrupted there
+    2  lock the archive, with .done.tq.lck, and undo a run of any queue that was interrupted there
     3  write a note, .jobs.tq.archive: the archive, its size, and the text that will be appended
     4  write the path of the note into .done.tq.incoming, next to the archive done.tq
     5  append the moved messages to the archive, and sync it
@@ -19,15 +19,15 @@ the archive. The run begins again. As each run undoes the last one before it app
 note is that text, or a part of it. If another program than this library has written after it, it remains. So no message
 is lost or repeated, and equal messages remain different.
 
-If another program changes the queue file before step 6, the run begins again. If an editor has the file open, the run
-is refused, because the editor would later save its old buffer.
+If another program changes the queue file before step 6, the run begins again. If an editor has the file open and saves
+its old buffer later, the messages are removed again (``textqueue.editing.reconcile``). For that the run adds the line
+with the number.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
@@ -35,18 +35,11 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.replace import (
-    Part,
-    log_moved,
-    require_closed,
-    require_outside_journals,
-    runs,
-    write_rest,
-)
-from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
+from textqueue.editing.queue_file import QueueFile
+from textqueue.editing.replace import Part, put_rest, require_outside_journals, runs, write_rest
+from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import decode, encode
-from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import (
     Guard,
     Sidecars,
@@ -59,9 +52,6 @@ from textqueue.ledger.sidecar import (
 )
 
 _NOTE_BYTES: Final = 1 << 32
-_LOCK_S: Final = 60.0
-_LOCK_PAUSE_S: Final = 0.005
-_MAX_ATTEMPTS: Final = 8
 
 
 def check_target(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
@@ -90,55 +80,46 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         The number of moved messages.
 
     Raises:
-        FileInUseError: an editor has the file open.
+        FileInUseError: another program changed the file in every attempt.
         InvalidTextError: as :func:`check_target`.
         TextQueueError: the note of an interrupted run is damaged.
     """
     check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
-    for _ in range(_MAX_ATTEMPTS):
-        count = _attempt(source, target, controls)
-        if count is not None:
-            with source.file:
-                pass  # reconcile the ledger, in case another process was there as well
-            return count
-    raise FileInUseError(
-        f"another program changed this file in each of {_MAX_ATTEMPTS} attempts: close it there, then archive again",
-        path=source.path,
-    )
+    count = None
+    for session in source.attempts("archive"):
+        if (count := _attempt(source, session, target, controls)) is not None:
+            break
+    with source.file:
+        return count or 0  # the ledger is reconciled, in case another process was there as well
 
 
-def _attempt(source: Source, target: str, controls: Collection[int]) -> int | None:
+def _attempt(source: Source, session: QueueFile, target: str, controls: Collection[int]) -> int | None:
     """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
 
     There is a file lease only for the last check and the rename, not while messages are copied and synced.
     """
-    disk = source.file.disk
-    with source.file as session:
-        temporary, note = source.file.sidecars.path(".tmp"), source.file.sidecars.path(".archive")
-        before = token_of(session.status)
-        if not session.known:
+    disk, sidecars = session.disk, session.sidecars
+    temporary, note = sidecars.path(".tmp"), sidecars.path(".archive")
+    end_file_lease(session.file)
+    _undo(disk, note)
+    moved = _moved(session.file, controls)
+    if not moved:
+        return 0
+    if session.add_line():  # so that a buffer of an editor that is open names its state
+        return None
+    data = b"".join(_ended(raw) for _, raw in moved)
+    rest = write_rest(session, temporary, moved)
+    with _locked(disk, target, source.path) as archive:
+        run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), b"")
+        _append(source, archive, run._replace(text=_end_of(archive, run.size) + data), note)
+        there = disk.status(target)
+        if there is None or there.identity != archive.status().identity:  # an editor has replaced the archive
             return None
-        end_file_lease(session.file)
-        require_closed(source)
-        _undo(disk, note)
-        moved = _moved(session.file, controls)
-        if not moved:
-            return 0
-        taken = [(position, len(raw)) for position, raw in moved]
-        data = b"".join(_ended(raw) for _, raw in moved)
-        rest = write_rest(source, session, temporary, taken)
-        with _locked(disk, target, source.path) as archive:
-            run = _Run(os.path.abspath(target), archive.size(), os.path.abspath(temporary), b"")
-            _append(source, archive, run._replace(text=_end_of(archive, run.size) + data), note)
-            there = disk.status(target)
-            if there is None or there.identity != archive.status().identity:  # an editor has replaced the archive
-                return None
-            if not source.file.swap(session.file, temporary, before):
-                return None
-            log_moved(source, token_of(rest), taken, moved)
-            disk.unlink(note)
-            disk.unlink(_incoming(target))
+        if not put_rest(session, temporary, rest, moved):
+            return None
+        disk.unlink(note)
+        disk.unlink(_incoming(target))
     return sum(not part.is_comment for part in moved)
 
 
@@ -180,43 +161,13 @@ def _locked(disk: Disk, target: str, queue: str | None) -> Iterator[File]:
     Raises:
         FileInUseError: another process has locked it for a minute.
     """
-    sidecars = Sidecars(target, disk=disk)
-    guard = None
-    if disk.status(sidecars.path(".lck")) is not None:
-        guard = Guard(sidecars, disk=disk)
+    guard = Guard(Sidecars(target, disk=disk, queue=queue or target), disk=disk)
     try:
-        with guard or contextlib.nullcontext():
-            archive = _opened(disk, target, queue)
-            try:
-                _settle(disk, target, archive)
-                yield archive
-            finally:
-                archive.close()
+        with guard, open_sidecar(disk, target, queue) as archive:
+            _settle(disk, target, archive)
+            yield archive
     finally:
-        if guard is not None:
-            guard.close()
-
-
-def _opened(disk: Disk, target: str, queue: str | None) -> File:
-    deadline = time.monotonic() + _LOCK_S
-    while True:
-        archive = open_sidecar(disk, target, queue)
-        try:
-            while not archive.lock():
-                if time.monotonic() > deadline:
-                    raise FileInUseError(
-                        f"another program has locked this archive for {_LOCK_S:g} s; find it with lsof or fuser, and"
-                        " end it",
-                        path=target,
-                    )
-                time.sleep(_LOCK_PAUSE_S)
-            there = disk.status(target)
-            if there is not None and there.identity == archive.status().identity:
-                return archive
-        except BaseException:
-            archive.close()
-            raise
-        archive.close()
+        guard.close()
 
 
 def _incoming(target: str) -> str:

@@ -7,7 +7,7 @@ and the record of the last sync.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -41,6 +41,7 @@ _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
 _REPLACED_MOST: Final = 100
 _REPLACED_S: Final = 10.0
+_ATTEMPTS_MOST: Final = 20
 _PAUSES_S: Final = 0.000_5, 0.01
 """An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow. Between
 two attempts it waits for the shortest of these times, and longer after each."""
@@ -223,6 +224,21 @@ class Source:
                 token = token_of(session.status)
                 token = token if session.known else unknown(token)
                 ledger.append([(ENDED, at, name, EMPTY)], token, ledger.number)
+
+    def attempts(self, what: str) -> Iterator[QueueFile]:
+        """Yield sessions for a replacement of the whole file, until the caller leaves the loop.
+
+        Raises:
+            FileInUseError: other programs changed the file in every attempt.
+        """
+        for _ in range(_ATTEMPTS_MOST):
+            with self.file as session:
+                if session.known:
+                    yield session
+        raise FileInUseError(
+            f"another program changed this file in each of {_ATTEMPTS_MOST} attempts; close it there, and {what} again",
+            path=self.path,
+        )
 
     def edit(self, place: Place, change: Making, what: str, claim: bytes = b"") -> Place:
         """Change a message in place.

@@ -13,20 +13,17 @@ has seen all changes, and the next session finds the claims again, as after a sa
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sej.system.locks import end_file_lease
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import temporary_file
-from textqueue.errors import FileInUseError
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks, trimmed, value_of
 from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import sidecar_path
-
-_MAX_ATTEMPTS: Final = 20
 
 
 class Merged(NamedTuple):
@@ -91,22 +88,15 @@ def save(source: Source, old: bytes, new: bytes) -> list[bytes] | None:
     Raises:
         FileInUseError: other programs changed the file in every attempt.
     """
-    for _ in range(_MAX_ATTEMPTS):
-        with source.file as session:
-            if not session.known:
-                continue
-            end_file_lease(session.file)
-            text = session.file.read(session.status.size, 0)
-            merged = merge(old, new, text)
-            if merged is None:
-                return None
-            done = merged.text == text or _replace(session, merged.text)
-        if done:
-            with source.file:  # finds the claims again
-                return merged.overridden
-    raise FileInUseError(
-        f"other programs changed this file in each of {_MAX_ATTEMPTS} attempts to save it; save again", path=source.path
-    )
+    merged = None
+    for session in source.attempts("save"):
+        end_file_lease(session.file)
+        text = session.file.read(session.status.size, 0)
+        merged = merge(old, new, text)
+        if merged is None or merged.text == text or _replace(session, merged.text):
+            break
+    with source.file:  # finds the claims again
+        return None if merged is None else merged.overridden
 
 
 def _replace(session: QueueFile, text: bytes) -> bool:

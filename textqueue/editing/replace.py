@@ -6,51 +6,22 @@ the queue's name. A comment belongs to the messages right below it, up to a blan
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, File, Status
+from sej.system.disk import Disk, File
 from sej.system.paths import around
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import copy_rest, shifted, temporary_file
-from textqueue.errors import FileInUseError, InvalidTextError
+from textqueue.errors import InvalidTextError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.parser import chunks, digest, essence
-from textqueue.format.windows import Token, require_resolved, scan
+from textqueue.format.windows import Token, require_resolved, scan, token_of
 from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
 _ENTRIES: Final = frozenset(control[0] for control in CONTROL_OF.values())
-
-
-def _editor_files(path: str, disk: Disk) -> list[str]:
-    """Return the lock and swap files of editors that have a file open: Vim, nano, Emacs, Kate, LibreOffice."""
-    directory, name = os.path.split(path)
-    known = {f".{name}.{end}" for end in ("swp", "swo", "swn", "kate-swp")} | {
-        f".#{name}",
-        f"#{name}#",
-        f".~lock.{name}#",
-    }
-    return [found for found in disk.list(directory or ".") if found in known]
-
-
-def require_closed(source: Source) -> None:
-    """Check that no editor has a queue file open.
-
-    Raises:
-        FileInUseError: an editor has it open, and would later save its old buffer.
-    """
-    paths = dict.fromkeys((source.file.real_path, source.path))
-    shown = [name for path in paths for name in _editor_files(path, source.file.disk)]
-    if shown:
-        raise FileInUseError(
-            f"an editor has this file open, as {', '.join(shown)} shows: close it there, or remove that file if the"
-            " editor crashed",
-            path=source.path,
-        )
 
 
 class Part(NamedTuple):
@@ -90,14 +61,49 @@ def runs(file: File) -> Iterator[list[Part]]:
         yield run
 
 
-def write_rest(source: Source, session: QueueFile, temporary: str, moved: Sequence[tuple[int, int]]) -> Status:
-    """Write the messages that remain into the temporary file, and return its status."""
-    with temporary_file(source.file.disk, temporary, session.file) as rest:
-        copy_rest(session.file, rest, 0, session.status.size, moved)
-        ledger = source.file.ledger
+def write_rest(session: QueueFile, temporary: str, parts: Sequence[Part]) -> Token:
+    """Write what remains without some parts into the temporary file, and return its state."""
+    ledger, gone = session.ledger, _spans(parts)
+    with temporary_file(session.disk, temporary, session.file) as rest:
+        copy_rest(session.file, rest, 0, session.status.size, gone)
         if ledger.line_at >= 0:
-            rest.write_at(NUMBER % (ledger.number + 1), shifted(ledger.line_at, moved))
-        return rest.status()
+            rest.write_at(NUMBER % (ledger.number + 1), shifted(ledger.line_at, gone))
+        return token_of(rest.status())
+
+
+def put_rest(session: QueueFile, temporary: str, after: Token, parts: Sequence[Part]) -> bool:
+    """Rename the temporary file to the queue's name, and record what was moved and where the claims are now.
+
+    Args:
+        session: the queue, whose ledger knows the file.
+        temporary: the file with what remains.
+        after: its state.
+        parts: what was moved, ascending.
+
+    Returns:
+        False: another program has changed the queue file, and nothing was renamed.
+    """
+    if not session.swap(session.file, temporary, token_of(session.status)):
+        return False
+    ledger, gone = session.ledger, _spans(parts)
+    taken = {start for start, _ in gone}
+    claims = [
+        one._replace(position=shifted(one.position, gone))
+        for one in ledger.claims.values()
+        if one.position not in taken
+    ]
+    lines = [
+        (ARCHIVED, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
+        for at, raw in parts
+        if raw[0] != _COMMENT
+    ]
+    generation = Generation(shifted(ledger.line_at, gone), ledger.number + 1)
+    ledger.begin(claims, after, generation, lines=lines)
+    return True
+
+
+def _spans(parts: Sequence[Part]) -> list[tuple[int, int]]:
+    return [(position, len(raw)) for position, raw in parts]
 
 
 def require_outside_journals(disk: Disk, target: str) -> None:
@@ -112,28 +118,3 @@ def require_outside_journals(disk: Disk, target: str) -> None:
             " it",
             path=target,
         )
-
-
-def log_moved(source: Source, after: Token, moved: Sequence[tuple[int, int]], parts: Sequence[Part]) -> None:
-    """Record the new positions of the claims, and which messages were moved to other files.
-
-    Args:
-        source: the queue, whose ledger knew the file before the move.
-        after: the state of the file now.
-        moved: position and size of what was moved, ascending.
-        parts: the messages of these.
-    """
-    ledger = source.file.ledger
-    taken = {start for start, _ in moved}
-    claims = [
-        one._replace(position=shifted(one.position, moved))
-        for one in ledger.claims.values()
-        if one.position not in taken
-    ]
-    lines = [
-        (ARCHIVED, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
-        for at, raw in parts
-        if raw[0] != _COMMENT
-    ]
-    generation = Generation(shifted(ledger.line_at, moved), ledger.number + 1)
-    ledger.begin(claims, after, generation, lines=lines)

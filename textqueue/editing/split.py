@@ -30,21 +30,12 @@ from sej.system.sealed import SealedFile, seal
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.replace import (
-    Part,
-    log_moved,
-    require_closed,
-    require_outside_journals,
-    runs,
-    write_rest,
-)
+from textqueue.editing.replace import Part, put_rest, require_outside_journals, runs, write_rest
 from textqueue.editing.tq_file import temporary_file
-from textqueue.errors import FileInUseError, InvalidTextError, TextQueueError
+from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.mutex import holder_of
-from textqueue.format.windows import token_of
 from textqueue.ledger.sidecar import named, noted, replace_sidecar, sidecar_path
 
-_MAX_ATTEMPTS: Final = 8
 _NOTE_BYTES: Final = 1 << 26
 
 
@@ -60,27 +51,20 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
         The number of messages in each new file.
 
     Raises:
-        FileInUseError: an editor has the file open, or another program changed it in every attempt.
+        FileInUseError: another program changed the file in every attempt.
         InvalidTextError: a new file exists already, or would be among the files of a journal; or another program
             created one that an interrupted run has to complete.
         TextQueueError: the note of an interrupted run is damaged.
     """
-    for _ in range(_MAX_ATTEMPTS):
-        with source.file as session:
-            counts = _attempt(source, session, choose) if session.known else None
-        if counts is not None:
+    for session in source.attempts("split"):
+        if (counts := _attempt(source, session, choose)) is not None:
             return counts
-    raise FileInUseError(
-        f"another program changed this file in each of {_MAX_ATTEMPTS} attempts: close it there, then split again",
-        path=source.path,
-    )
+    return {}
 
 
 def _attempt(source: Source, session: QueueFile, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
-    before = token_of(session.status)
     end_file_lease(file)
-    require_closed(source)
     rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
     _complete(disk, rest, note)
     pieces, counts = _pieces(source, file, choose)
@@ -91,13 +75,14 @@ def _attempt(source: Source, session: QueueFile, choose: Callable[[Part], str | 
             raise InvalidTextError("this file exists already; choose another directory, or remove it", path=target)
     if not pieces:
         return {}
+    if session.add_line():  # so that a buffer of an editor that is open names its state
+        return None
     # The next run may have another current directory.
     temporary = {target: os.path.abspath(sidecar_path(target, ".new")) for target in pieces}
     try:
         _write(disk, file, pieces, temporary)
         moved = sorted(part for parts in pieces.values() for part in parts)
-        taken = [(part.position, len(part.raw)) for part in moved]
-        after = write_rest(source, session, rest, taken)
+        after = write_rest(session, rest, moved)
         fields = {"files": [[noted(temporary[target], note), noted(target, note)] for target in pieces]}
         replace_sidecar(disk, note, seal(note, fields), source.path)
     except BaseException:  # an interrupt, too, must not leave copies
@@ -106,12 +91,9 @@ def _attempt(source: Source, session: QueueFile, choose: Callable[[Part], str | 
                 with suppress(OSError):
                     disk.unlink(path)
         raise
-    if not source.file.swap(file, rest, before):
-        _complete(disk, rest, note)
-        return None
-    log_moved(source, token_of(after), taken, moved)
+    done = put_rest(session, rest, after, moved)
     _complete(disk, rest, note)
-    return counts
+    return counts if done else None
 
 
 def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], temporary: Mapping[str, str]) -> None:
