@@ -106,6 +106,7 @@ cdef extern from *:
     int64_t step "sej_step"(int64_t size, int64_t guess) nogil
     int64_t write(int fd, const void *data, size_t size) nogil
     int c_close "close"(int fd) nogil
+    int O_DIRECTORY, O_CLOEXEC
     int sej_open(const char *path, int flags) nogil
     bint sej_regular(int fd) nogil
     unsigned char *sej_page()
@@ -876,11 +877,8 @@ cdef class Descriptor:
             c_close(self._fd)
 
 
-def open_regular(str path not None, int flags):
-    """Open a regular file as sej.system.file.opened does; return its Descriptor, or None if the kernel cannot.
-
-    It has an owner before another bytecode runs.
-    """
+cdef Descriptor open_plain(str path, int flags):
+    """Open what no part of the path leads to by a symbolic link; None if the kernel cannot."""
     cdef bytes name = PyUnicode_EncodeFSDefault(path)
     cdef const char *raw = name
     cdef Descriptor owner = Descriptor.__new__(Descriptor)
@@ -888,12 +886,30 @@ def open_regular(str path not None, int flags):
         with nogil:
             owner._fd = sej_open(raw, flags)
         if owner._fd >= 0:
-            break
+            return owner
         if errno in (ENOSYS, EPERM):  # before Linux 5.6, or a filter of system calls that is as old
             return None
         if errno != EINTR:
             PyErr_SetFromErrnoWithFilenameObject(OSError, path)
         PyErr_CheckSignals()
-    if not sej_regular(owner._fd):
+
+
+def open_regular(str path not None, int flags):
+    """Open a regular file as sej.system.file.opened does; return its Descriptor, or None if the kernel cannot.
+
+    It has an owner before another bytecode runs.
+    """
+    cdef Descriptor owner = open_plain(path, flags)
+    if owner is not None and not sej_regular(owner._fd):
         raise OSError(ENXIO, os.strerror(ENXIO), path)
     return owner
+
+
+def open_folder(str path not None, int flags):
+    """Open a directory as sej.system.file.open_folder does; return the descriptor, or None if the kernel cannot."""
+    cdef Descriptor owner = open_plain(path, flags | O_DIRECTORY | O_CLOEXEC)
+    if owner is None:
+        return None
+    cdef int fd = owner._fd
+    owner._fd = -1
+    return fd

@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
 from sej.cli.shared.watched import Watched
+from sej.system.disk import Mode, OsDisk, OsFile
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
 
@@ -259,17 +259,17 @@ def test_a_journal_that_comes_later_is_shown(client: Client, root: Path) -> None
     until(lambda: "later" in client.get("/").words)
 
 
-def test_unchanged_journals_are_not_read_again(root: Path) -> None:
+def test_unchanged_journals_are_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     watched = Watched([root])
     before = watched.look()
-    listening = [True]
+    really = OsDisk.open
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if listening and event == "open" and str(arguments[0]).startswith(str(root)):
-            opened.append(os.path.relpath(str(arguments[0]), root))
+    def note(disk: OsDisk, path: str, mode: Mode) -> OsFile:
+        opened.append(os.path.relpath(path, root))
+        return really(disk, path, mode)
 
-    sys.addaudithook(hook)
+    monkeypatch.setattr(OsDisk, "open", note)
     again = watched.look()
     assert opened == []
     assert [row.end_offset for row in again] == [row.end_offset for row in before]
@@ -284,7 +284,6 @@ def test_unchanged_journals_are_not_read_again(root: Path) -> None:
         held = {Path(row.path).name: row for row in watched.look()}
         assert held["orders"].readers[0][0].holder is not None
         kept.commit(50)
-    listening.clear()
     moved = {Path(row.path).name: row for row in watched.look()}
     assert moved["orders"].readers[0][0].offset == 50
     assert moved["orders"].readers[0][0].holder is None
