@@ -33,7 +33,7 @@ from sej.checks import (
     OFFSET,
     PATH,
     POSITIVE,
-    a,
+    instance_of,
     optional,
     refuse_pickling,
     require,
@@ -93,7 +93,7 @@ class Counters:
         self.latency_buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.latency_s = 0.0
 
-    def took(self, messages: int, size: int, seconds: float) -> None:
+    def count_batch(self, messages: int, size: int, seconds: float) -> None:
         """Count an accepted batch."""
         bucket = 0
         while bucket < len(LATENCY_BOUNDS_S) and seconds > LATENCY_BOUNDS_S[bucket]:
@@ -105,7 +105,7 @@ class Counters:
             self.latency_buckets[bucket] += 1
             self.latency_s += seconds
 
-    def saw_again(self, same: int, unseen: int) -> None:
+    def count_resent(self, same: int, unseen: int) -> None:
         """Count messages that were sent again."""
         with self._lock:
             self.resent += same
@@ -211,7 +211,7 @@ class Store:
         require(
             root=(root, PATH),
             max_open=(max_open, POSITIVE),
-            max_client_bytes=(max_client_bytes, optional(a(int, Mapping))),
+            max_client_bytes=(max_client_bytes, optional(instance_of(int, Mapping))),
             min_free_bytes=(min_free_bytes, COUNT),
             segment_bytes=(segment_bytes, POSITIVE),
             allow_network_fs=(allow_network_fs, FLAG),
@@ -531,7 +531,7 @@ class Store:
         except (SejError, OSError) as error:
             self.counters.refused(error)
             raise
-        self.counters.took(end - due, batch.size, time.perf_counter() - start)
+        self.counters.count_batch(end - due, batch.size, time.perf_counter() - start)
         return end
 
     def _append(
@@ -596,7 +596,7 @@ class Store:
                 offset=batch.first,
             )
         if batch.known:
-            self.counters.saw_again(*compare(self._directory(source), source, batch.known))
+            self.counters.count_resent(*compare(self._directory(source), source, batch.known))
 
     def _expected(self, source: Source, first: int) -> int:
         with self._pool.borrow(source) as entry, entry.lock:

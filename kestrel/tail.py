@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, Self
 from kestrel.errors import KestrelError
 from kestrel.fast import Appender, Entry, Fuse, Signal
 from kestrel.files import DURABLE, Place
-from sej.checks import a, refuse_pickling
+from sej.checks import instance_of, refuse_pickling
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork
@@ -173,7 +173,7 @@ def _period(sync: Sync) -> float | None:
         TypeError: it is neither a ``str`` nor a number.
         ValueError: it is another word, or not above 0.
     """
-    a(str, int, float)("sync", sync)
+    instance_of(str, int, float)("sync", sync)
     if sync == "never":
         return None
     if sync == "always":

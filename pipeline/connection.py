@@ -15,7 +15,7 @@ from zlib import crc32
 from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
-from sej.checks import TEXT, a, optional, require
+from sej.checks import TEXT, instance_of, optional, require
 from sej.cli.shared.units import human_duration
 from sej.durations import backoff
 
@@ -153,7 +153,7 @@ class Remote(NamedTuple):
             OptionError: an address is empty or has no port, or token or tls is passed without a hub, or the token would
                 cross a network in plain text.
         """
-        require(hub=(hub, optional(a(str, list, tuple))), token=(token, optional(TEXT)))
+        require(hub=(hub, optional(instance_of(str, list, tuple))), token=(token, optional(TEXT)))
         if not hub:
             if hub is not None:
                 raise OptionError(f"hub must be an address host:port, or several, got {hub!r}")

@@ -156,7 +156,7 @@ PROGRESS: Final = optional(CALLABLE)
 """A function that is called with the progress, or None."""
 
 
-def a(*kinds: type) -> Rule:
+def instance_of(*kinds: type) -> Rule:
     """Allow an instance of one of these types; a bool counts only as a bool."""
     expected = " or ".join(kind.__name__ for kind in kinds)
 
@@ -167,9 +167,9 @@ def a(*kinds: type) -> Rule:
     return check
 
 
-FLAG: Final = a(bool)
+FLAG: Final = instance_of(bool)
 """True or False."""
-TEXT: Final = a(str)
+TEXT: Final = instance_of(str)
 """A ``str``; the function that uses it checks its content."""
 COUNT: Final = between(0)
 """An int, at least 0."""

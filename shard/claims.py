@@ -36,7 +36,7 @@ Handler = Callable[[int, Message], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class WorkerOptions:
     """Options for every shard of a worker; see :class:`shard.Worker`."""
 
     max_attempts: int
@@ -56,14 +56,14 @@ class Claim:
         retry_at: the message at ``done`` is not tried again before this time (monotonic, seconds).
     """
 
-    def __init__(self, index: int, path: str, name: str, terms: Terms, *, is_new: bool = False) -> None:
+    def __init__(self, index: int, path: str, name: str, options: WorkerOptions, *, is_new: bool = False) -> None:
         """Take the reader's lock.
 
         Args:
             index: the shard.
             path: its directory.
             name: the reader's name.
-            terms: the worker's options.
+            options: the worker's options.
             is_new: whether the shard is younger than the worker: it starts at its first message, whatever the default.
 
         Raises:
@@ -72,11 +72,11 @@ class Claim:
         """
         self.index = index
         self._path = path
-        self._terms = terms
-        self._directory = Directory(path, terms.disk)
-        self._kept = Offset(path, name, FIRST if is_new else terms.default, disk=terms.disk)
+        self._options = options
+        self._directory = Directory(path, options.disk)
+        self._kept = Offset(path, name, FIRST if is_new else options.default, disk=options.disk)
         self._lock_path = self._directory.at("ofs", f"{name}.lck")
-        self._lock = terms.disk.status(self._lock_path)
+        self._lock = options.disk.status(self._lock_path)
         self.done = self._kept.value
         self.retry_at = 0.0
         self._attempts = 0
@@ -103,8 +103,8 @@ class Claim:
             if stop():
                 break
             if not self._attempts and self._note.careful(message.offset):
-                self._attempts = self._note.begin(message.offset, self._terms.max_attempts)
-                if self._attempts >= self._terms.max_attempts:
+                self._attempts = self._note.begin(message.offset, self._options.max_attempts)
+                if self._attempts >= self._options.max_attempts:
                     self._give_up(message, f"it ended the process {self._attempts} times", None)
                     continue
             try:
@@ -117,10 +117,10 @@ class Claim:
                 text = "%s: reader %r: attempt %d of message %d failed: %s"
                 values = self._path, self._kept.name, self._attempts, message.offset, Failure(error)
                 record(__name__, WARNING, text, *values, error=error)
-                if self._attempts >= self._terms.max_attempts:
+                if self._attempts >= self._options.max_attempts:
                     self._give_up(message, Failure(error), error)
                     continue
-                wait_s = backoff(self._attempts, self._terms.backoff_s, self._terms.backoff_max_s)
+                wait_s = backoff(self._attempts, self._options.backoff_s, self._options.backoff_max_s)
                 self.retry_at = time.monotonic() + wait_s
                 break
             self.done = message.offset + 1
@@ -145,7 +145,7 @@ class Claim:
         Raises:
             LockLostError: the reader's lock was lost.
         """
-        there = self._terms.disk.status(self._lock_path)
+        there = self._options.disk.status(self._lock_path)
         if there is None or self._lock is None or there.identity != self._lock.identity:
             raise LockLostError(
                 f"the lock file of reader {self._kept.name!r} was removed or replaced while it was held; another"
@@ -171,19 +171,19 @@ class Claim:
         attempts, self._attempts = self._attempts, 0
         again = self._kept.value == message.offset
         self.commit()
-        if self._terms.dead_letter is None:
+        if self._options.dead_letter is None:
             raise exhausted(
                 self._path, self._kept.name, message.offset, attempts, reason, of=f" of shard {self.index:03x}"
             ) from failure
         append_dead_letter(
-            self._terms.dead_letter,
+            self._options.dead_letter,
             message,
             source=source_of(self._directory),
             reader=self._kept.name,
             attempts=attempts,
             reason=reason,
             perhaps_there=again,
-            disk=self._terms.disk,
+            disk=self._options.disk,
         )
         self.done = message.offset + 1
         self.commit()

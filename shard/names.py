@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from sej.checks import PATH, TEXT, Rule, a, between, require
+from sej.checks import PATH, TEXT, Rule, between, instance_of, require
 from sej.errors import InvalidNameError
 from sej.system.paths import Resolved, absolute_path
 from shard.routing import MAX_BITS, BytesLike, Hash, index_of
@@ -98,7 +98,7 @@ class Path:
 
     def dir(self, index: int) -> str:
         """Return the SEJ directory of a shard, whether or not it exists."""
-        a(int)("index", index)
+        instance_of(int)("index", index)
         if not 0 <= index < self.count:
             raise ValueError(f"index must be 0 to {self.count - 1}, the shards of {self.name}, got {index}")
         path = os.path.join(self.root, f"{self.name}.{index:0{INDEX_DIGITS}x}" if self.bits else self.prefix)
@@ -123,7 +123,7 @@ class Path:
         Raises:
             InvalidNameError: the last part of the path is not a shard name.
         """
-        a(str, os.PathLike)("path", path)
+        instance_of(str, os.PathLike)("path", path)
         root, name = os.path.split(os.fspath(path).rstrip(os.sep))
         found = split_name(name)
         if found is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from xxhash import xxh64_intdigest
 
-from sej.checks import a, between, one_of
+from sej.checks import between, instance_of, one_of
 from sej.codec import Buffer
 from sej.codec.format import MAX_KEY_SIZE, MAX_MESSAGE_SIZE, OVERHEAD_SIZE
 from sej.errors import InvalidMessageError, SejError
@@ -39,7 +39,7 @@ Route = Hash | Function
 HASHES: Final[tuple[Hash, ...]] = get_args(Hash)
 
 _BITS: Final = between(0, MAX_BITS)
-_KEY: Final = a(bytes, bytearray, memoryview)
+_KEY: Final = instance_of(bytes, bytearray, memoryview)
 _HASH: Final = one_of(HASHES)
 _ROUTE: Final = one_of(HASHES, ", or a function of a message")
 

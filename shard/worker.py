@@ -28,7 +28,7 @@ from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Start
 from sej.system.disk import OS, Disk, spare_files
 from sej.system.logs import INFO, record
-from shard.claims import Claim, Handler, LiveWorker, Terms
+from shard.claims import Claim, Handler, LiveWorker, WorkerOptions
 from shard.names import TREE, Path
 from shard.sources import Sources
 
@@ -109,7 +109,7 @@ class Worker:
         self._timeout = timeout
         self._max_open = max_open
         self._disk = disk
-        self._terms = Terms(
+        self._options = WorkerOptions(
             max_attempts=max_attempts,
             dead_letter=None if dead_letter is None else Directory(dead_letter, disk).path,
             backoff_s=backoff_s,
@@ -271,7 +271,7 @@ class Worker:
 
     def _claim(self, index: int, sources: Sources) -> None:
         try:
-            claim = Claim(index, self.path.dir(index), self.name, self._terms, is_new=index in self._late)
+            claim = Claim(index, self.path.dir(index), self.name, self._options, is_new=index in self._late)
         except LockedError:
             return
         except JournalNotFoundError:  # removed since it was listed

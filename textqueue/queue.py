@@ -16,7 +16,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Self, TypeVar
 
-from sej.checks import DISK, ITERABLE, PATH, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require, with_methods
+from sej.checks import (
+    DISK,
+    ITERABLE,
+    PATH,
+    POSITIVE_SECONDS,
+    TEXT,
+    instance_of,
+    optional,
+    refuse_pickling,
+    require,
+    with_methods,
+)
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.clock import SYSTEM, Clock
@@ -35,9 +46,9 @@ from textqueue.reading.cursor import Cursor, follow, walk
 from textqueue.reading.files import Inputs, files_of
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
-_STATUS: Final = a(MessageStatus)
+_STATUS: Final = instance_of(MessageStatus)
 _WRITER: Final = with_methods("a sej.Writer, or an object", "append_once", "sync")
-_MESSAGE: Final = a(Message)
+_MESSAGE: Final = instance_of(Message)
 _Found = TypeVar("_Found")
 _SETTLE_MOST_S: Final = 2.0
 _SETTLE_PAUSE_S: Final = 0.02
@@ -104,7 +115,7 @@ class TextQueue:
             path=(path, optional(PATH)),
             writer=(writer, optional(TEXT)),
             on_revert=(on_revert, TEXT),
-            settle_s=(settle_s, a(int, float)),
+            settle_s=(settle_s, instance_of(int, float)),
             lease_s=(lease_s, optional(POSITIVE_SECONDS)),
             disk=(disk, DISK),
             clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),

@@ -44,7 +44,7 @@ from sej.checks import (
     POSITIVE,
     POSITIVE_SECONDS,
     TEXT,
-    a,
+    instance_of,
     optional,
     refuse_pickling,
     require,
@@ -54,7 +54,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
 from sej.fork import notice_fork, watch_forks
 from sej.message import Message
-from sej.system.process import keep_like_after
+from sej.system.process import keep_freed_up_to
 
 _CONNECT_MS: Final = 5_000
 """How long gRPC waits for a connection: a few round trips with TLS on a slow line. One that is refused ends sooner."""
@@ -155,7 +155,7 @@ class Client:
             address=(address, TEXT),
             client_id=(client_id, TEXT),
             token=(token, optional(TEXT)),
-            tls=(tls, optional(a(ClientTLS))),
+            tls=(tls, optional(instance_of(ClientTLS))),
             allow_plaintext=(allow_plaintext, FLAG),
             timeout_s=(timeout_s, POSITIVE_SECONDS),
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
@@ -592,7 +592,7 @@ class Client:
             use_grpc(f"the client of {self.address}")
             if self._channel is None:
                 watch_forks(self)
-                keep_like_after(2 * BATCH_BYTES)
+                keep_freed_up_to(2 * BATCH_BYTES)
                 if self._tls is None:
                     self._channel = grpc.insecure_channel(self.address, options=self._options)
                 else:

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from hub.errors import AccessError, ConflictError, GapError, UnavailableError
 from hub.naming import check_journal
-from hub.wire.directory_copier import Feed, Hub, Progress, Run
+from hub.wire.directory_copier import DirectoryFeed, Hub, Progress, Run
 from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds
@@ -95,7 +95,7 @@ class Copier:
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._disk = disk
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, DirectoryFeed] = {}
 
     def run_once(self) -> int:
         """Copy the messages that exist now.
@@ -228,7 +228,7 @@ class Copier:
         if 0 < len(self._feeds) == sum(isinstance(error, (ConflictError, GapError)) for error in found):
             raise found[0]
 
-    def _failed(self, feed: Feed, error: SejError, *, log: bool) -> None:
+    def _failed(self, feed: DirectoryFeed, error: SejError, *, log: bool) -> None:
         self._report(feed.name, error, log=log)
         feed.failures += 1
         feed.retry_at = time.monotonic() + self._backoff(feed.failures)
@@ -265,7 +265,7 @@ class Copier:
             except InvalidNameError as error:
                 self._report(name, error, log=log)
             else:
-                self._feeds[name] = Feed(path, name, self._reader, self._disk, accept_gaps=self._accept_gaps)
+                self._feeds[name] = DirectoryFeed(path, name, self._reader, self._disk, accept_gaps=self._accept_gaps)
                 self._feeds[name].register()
         self.progress.journals = len(self._feeds)
 

@@ -100,7 +100,7 @@ class Run:
         return late or (self.stop is not None and self.stop.is_set())
 
 
-class Feed:
+class DirectoryFeed:
     """Copies one directory.
 
     Attributes:

@@ -20,7 +20,7 @@ from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
-from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, a, optional, refuse_pickling, require
+from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, instance_of, optional, refuse_pickling, require
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import (
     ClosedError,
@@ -348,7 +348,7 @@ class Reader:
             UnavailableError: the hub cannot be reached.
         """
         require(
-            client=(client, a(Client)),
+            client=(client, instance_of(Client)),
             client_id=(client_id, TEXT),
             journal_dir=(journal_dir, TEXT),
             start=(start, optional(OFFSET)),

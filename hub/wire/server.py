@@ -24,11 +24,22 @@ from hub.tokens import Tokens
 from hub.wire.access import Guard
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
-from sej.checks import FLAG, PATH, POSITIVE_SECONDS, SECONDS, TEXT, a, between, optional, refuse_pickling, require
+from sej.checks import (
+    FLAG,
+    PATH,
+    POSITIVE_SECONDS,
+    SECONDS,
+    TEXT,
+    between,
+    instance_of,
+    optional,
+    refuse_pickling,
+    require,
+)
 from sej.durations import Seconds, seconds
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import spare_files
-from sej.system.process import keep_like_after
+from sej.system.process import keep_freed_up_to
 
 _SERVICES: Final = ("", "hub.Hub")
 ANSWER_BYTES: Final = 1 << 28
@@ -117,10 +128,10 @@ class Server:
         """
         keepalive_s, grace_s = seconds("keepalive_s", keepalive_s), seconds("grace_s", grace_s)
         require(
-            store=(store, a(Store)),
+            store=(store, instance_of(Store)),
             address=(address, TEXT),
-            tls=(tls, optional(a(ServerTLS))),
-            tokens=(tokens, optional(a(Tokens, str, os.PathLike))),
+            tls=(tls, optional(instance_of(ServerTLS))),
+            tokens=(tokens, optional(instance_of(Tokens, str, os.PathLike))),
             allow_plaintext=(allow_plaintext, FLAG),
             keepalive_s=(keepalive_s, POSITIVE_SECONDS),
             grace_s=(grace_s, SECONDS),
@@ -160,7 +171,7 @@ class Server:
         self.service = Service(store, guard, limits)
         use_grpc("a hub's server")
         watch_forks(self)
-        keep_like_after(2 * BATCH_BYTES)
+        keep_freed_up_to(2 * BATCH_BYTES)
         self._server = grpc.server(
             self.service.other_calls,
             handlers=[self.service],

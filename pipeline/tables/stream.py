@@ -25,8 +25,17 @@ from pipeline.reading.extents import Follower, Root
 from pipeline.reading.progress import start_in
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import TaskOptions, read
-from pipeline.tables.table import PathLike, Place, chosen_of, kind_of, paths_of, refuse_deleted, way_of, with_values
-from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.table import (
+    PathLike,
+    Place,
+    chosen_of,
+    kind_of,
+    paths_of,
+    read_options_of,
+    refuse_deleted,
+    with_values,
+)
+from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
 from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
@@ -107,7 +116,7 @@ class Stream:
     def __init__(
         self,
         paths: Sequence[str],
-        way: Way,
+        way: ReadOptions,
         schema: pa.Schema,
         selection: Selection,
         reader: str | None,
@@ -442,7 +451,7 @@ def follow(
         timeout=(timeout, WAIT),
         known=(known, optional(CALLABLE)),
     )
-    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
     if way.remote is not None and timeout is None:
         way = way._replace(remote=way.remote._replace(retry_s=RETRY_S))
     given = paths_of(paths, way.remote)

@@ -30,7 +30,7 @@ from pipeline.reading.remote import RemoteExtent
 from pipeline.reading.rows import RowSource, batches_of
 from pipeline.reading.task import TaskOptions, read
 from pipeline.schemas import kept_schema
-from pipeline.tables.where import Selection, Way, Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
 from pipeline.values import BAD, typed_columns, value_format
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
@@ -75,7 +75,7 @@ def chosen_of(selection: Selection) -> tuple[Chosen, list[Condition]]:
 class Journals:
     """SEJ directories, sharded journals and hubs."""
 
-    def __init__(self, paths: Sequence[str], way: Way) -> None:
+    def __init__(self, paths: Sequence[str], way: ReadOptions) -> None:
         """Set what is read. A path that does not exist is an error here."""
         self.columns = way.columns
         self._paths = paths
@@ -468,7 +468,7 @@ def table(
         (2, [{'offset': 1, 'value': b'b'}, {'offset': 2, 'value': b'c'}])
     """
     require(columns=(columns, optional(ITERABLE)))
-    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
     bounds = bounds_of(start, end)
     given = paths_of(paths, way.remote)
     way = with_values(way, given, schema, format, definition, mode)
@@ -477,7 +477,7 @@ def table(
     return Table(source, names, Selection(bounds, conditions_of(where, source.columns)))
 
 
-def way_of(
+def read_options_of(
     clients: str | Iterable[str] | None,
     pattern: str | None,
     hub: str | Sequence[str] | None,
@@ -485,7 +485,7 @@ def way_of(
     tls: ClientTLS | None,
     verify: bool,
     on_corruption: Literal["raise", "skip"],
-) -> Way:
+) -> ReadOptions:
     """Check the arguments that say how journals are read, and return them."""
     require(
         pattern=(pattern, optional(TEXT)),
@@ -493,12 +493,12 @@ def way_of(
         verify=(verify, FLAG),
         on_corruption=(on_corruption, one_of(("raise", "skip"))),
     )
-    return Way(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
+    return ReadOptions(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
 
 
 def with_values(
-    way: Way, paths: Sequence[str], schema: str | None, form: str, definition: str | None, mode: str
-) -> Way:
+    way: ReadOptions, paths: Sequence[str], schema: str | None, form: str, definition: str | None, mode: str
+) -> ReadOptions:
     """Return the way with the columns of the paths and of the values: those given, or kept in the first of the paths.
 
     If several roots are read, there is a column that says which.
@@ -547,7 +547,7 @@ def _clients(clients: str | Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _source(paths: Sequence[str], way: Way, *, bounded: bool) -> Source:
+def _source(paths: Sequence[str], way: ReadOptions, *, bounded: bool) -> Source:
     kinds = {path: "sej" if way.remote is not None else kind_of(path) for path in paths}
     several = sorted(set(kinds.values()))
     if len(several) > 1:

@@ -53,7 +53,7 @@ _CONDITION: Final = re.compile(
 _US_NS: Final = 1000
 
 
-class Way(NamedTuple):
+class ReadOptions(NamedTuple):
     """How journals are read.
 
     Attributes:

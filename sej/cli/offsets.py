@@ -22,7 +22,7 @@ from sej.cli.shared.options import (
     report_gaps,
     type_option,
     wait_option,
-    waited_for,
+    wait_until_created,
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
 from sej.cli.shared.parameters import DURATION, PLACE
@@ -178,7 +178,7 @@ def follow(
         raise click.UsageError(
             "--start and --reader exclude each other: a reader continues at its kept offset; `sej reset` moves it"
         )
-    is_new = wait and waited_for(directory, timeout)
+    is_new = wait and wait_until_created(directory, timeout)
     with ExitStack() as stack:
         kept = None if reader is None else stack.enter_context(Offset(directory, reader))
         default = FIRST if is_new else LAST

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import JSON, waited_for
+from sej.cli.shared.options import JSON, wait_until_created
 from sej.cli.shared.output import as_json, as_text, shown
 from sej.cli.shared.parameters import PATH, IntRange
 from sej.cli.shared.units import iso_time
@@ -60,7 +60,7 @@ class Place(NamedTuple):
         """Wait until the journal exists; return whether it was created meanwhile."""
         if self.backend != "journal":
             raise click.UsageError(f"--wait is for queues on journals, not for {self.backend}")
-        return waited_for(self.path, timeout)
+        return wait_until_created(self.path, timeout)
 
     def require(self) -> None:
         """Raise an error if the queue does not exist."""

@@ -28,7 +28,7 @@ from sej.cli.shared.options import (
     report_gaps,
     type_option,
     wait_option,
-    waited_for,
+    wait_until_created,
 )
 from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH, PLACE, IntRange
@@ -117,7 +117,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
     """
     if wait and not follow:
         raise click.UsageError("--wait needs --follow")
-    is_new = wait and waited_for(directory, None)
+    is_new = wait and wait_until_created(directory, None)
     journal = Journal(directory)
     end: int | Start | None = FIRST if is_new else None
     messages: list[Message] = []

@@ -28,7 +28,7 @@ import time
 from contextlib import closing
 from typing import Any, Final
 
-from sej.checks import PATH, POSITIVE, a, optional, require
+from sej.checks import PATH, POSITIVE, instance_of, optional, require
 from sej.codec.arguments import as_bytes, check_message
 from sej.contrib.database import Postgres, Sqlite, check_table, connect, failure_of, using
 from sej.durations import Seconds, backoff, seconds
@@ -183,7 +183,7 @@ class Relay:
             SejError: the journal failed, or has another batch under the number of these rows.
             ImportError: psycopg is missing.
         """
-        require(stop=(stop, optional(a(threading.Event))))
+        require(stop=(stop, optional(instance_of(threading.Event))))
         stop = stop or threading.Event()
         failures = 0
         transient = (LockedError, failure_of(self._database))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, a, require
+from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, instance_of, require
 from sej.codec import decode
 from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.durations import Seconds
@@ -235,7 +235,7 @@ class Journal:
             reader_max_age=reader_max_age,
             reader_max_lag_bytes=reader_max_lag_bytes,
         )
-        require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, a(list, tuple, set, frozenset)))
+        require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, instance_of(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:

@@ -244,7 +244,7 @@ class QueueCore:
 
     # --- under the lock
 
-    def free_the_dead(self, now: int) -> None:
+    def free_dead_holders(self, now: int) -> None:
         """Return the items of holders that died to the queue."""
         state = self.log.state
         if state.leased:
@@ -256,7 +256,7 @@ class QueueCore:
     def take_back(self, now: int) -> None:
         """Return items to the queue whose holder died, or whose lease is over."""
         log, state = self.log, self.log.state
-        self.free_the_dead(now)
+        self.free_dead_holders(now)
         state.schedule.tick(now)
         back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
         if back:
@@ -305,7 +305,7 @@ class QueueCore:
             self.log.close()
 
     def _reworded(self, cause: BaseException) -> SejError:
-        return self.log.worded(cause)
+        return self.log.as_writer_failed(cause)
 
 
 def _require_order(state: QueueState, order: str | None, on_dead: str | None, limit: Kinds | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sej.checks import POSITIVE_SECONDS, SECONDS, a, reason_of
+from sej.checks import POSITIVE_SECONDS, SECONDS, instance_of, reason_of
 from sej.durations import Seconds, seconds
 from sej.errors import LeaseLostError
 from sej.message import Message
@@ -160,7 +160,7 @@ def end_all(core: QueueCore, items: list[Item]) -> LeaseLostError | None:
     """End as many items as possible with one write, under the lock; return the error of the first of the others."""
     lost: LeaseLostError | None = None
     good: list[JournalItem] = []
-    check = a(JournalItem)
+    check = instance_of(JournalItem)
     for item in items:
         check("items", item)
         assert isinstance(item, JournalItem)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sej.checks import POSITIVE, TEXT, a, optional, require
+from sej.checks import POSITIVE, TEXT, instance_of, optional, require
 from sej.errors import CorruptionError, OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
@@ -77,7 +77,7 @@ def require_rate(name: str, value: Any) -> None:
 
 def require_limit(name: str, value: Any) -> None:
     """Check a limit by kind, as a rule of :func:`sej.checks.require`."""
-    a(Limit)(name, value)
+    instance_of(Limit)(name, value)
     require(
         by=(value.by, TEXT),
         concurrency=(value.concurrency, optional(POSITIVE)),
@@ -145,7 +145,7 @@ class Taker:
             schedule.tick(now)
         if now >= self._probe_at:
             self._probe_at = now + PROBE_NS
-            self.core.free_the_dead(now)
+            self.core.free_dead_holders(now)
         found: Found = []
         self._max_bytes, self._full, self.unfinished = max_bytes, False, False
         if state.paused or self._limited:

@@ -21,9 +21,9 @@ from sej.checks import (
     CALLABLE,
     FLAG,
     POSITIVE_SECONDS,
-    a,
     between,
     handler_of,
+    instance_of,
     is_failure,
     optional,
     reason_of,
@@ -98,7 +98,7 @@ def work(
         threads=(threads, between(1, MAX_THREADS)),
         until_empty=(until_empty, FLAG),
         time_limit_s=(time_limit_s, optional(POSITIVE_SECONDS)),
-        stop=(stop, optional(a(threading.Event))),
+        stop=(stop, optional(instance_of(threading.Event))),
         on_time_limit=(on_time_limit, optional(CALLABLE)),
     )
     worker = _Worker(queue, handler, until_empty, time_limit_s, stop or threading.Event(), on_time_limit)

@@ -43,7 +43,7 @@ def keep_freed_memory(block_bytes: int, kept_bytes: int, arenas: int) -> bool:
     )
 
 
-def keep_like_after(block_bytes: int) -> None:
+def keep_freed_up_to(block_bytes: int) -> None:
     """Let the C library keep freed memory as it does after a block of this size was freed; for any process.
 
     glibc adapts: once a block was freed that it had got from the system, it keeps smaller blocks, and up to twice as

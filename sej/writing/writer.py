@@ -19,7 +19,7 @@ from sej.checks import (
     POSITIVE_SECONDS,
     WAIT,
     Rule,
-    a,
+    instance_of,
     one_of,
     refuse_pickling,
     require_columns,
@@ -44,7 +44,7 @@ def _retention(name: str, value: Any) -> None:
     if value is not None:
         from sej.journal.retention import Retention
 
-        a(Retention)(name, value)
+        instance_of(Retention)(name, value)
 
 
 _RULES: Final[dict[str, Rule]] = {

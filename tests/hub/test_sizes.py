@@ -9,7 +9,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier
-from hub.wire.directory_copier import Feed, Progress, Run
+from hub.wire.directory_copier import DirectoryFeed, Progress, Run
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.hub.support import fill, same_bytes, serving
@@ -41,7 +41,7 @@ def test_the_hub_has_every_message_of_any_size(seed: int) -> None:
     disk = CrashDisk()
     with small_windows(), shrunk(WINDOWS, least=LEAST):
         rows: dict[str, list[sej.Message]] = {"a": [], "b": []}
-        feeds = {name: Feed(f"/l/{name}", name, "hub", disk) for name in rows}
+        feeds = {name: DirectoryFeed(f"/l/{name}", name, "hub", disk) for name in rows}
         with hub.Store("/hub", segment_bytes=dice.choice([3000, 1 << 30]), disk=disk) as store:
             transport = Transport(store, "c", dice, dice.choice([0.0, 0.1]))
             for name in "ab" * 3:

@@ -53,7 +53,7 @@ from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
-from textqueue.format.mutex import ROOM, claimant, holder_of, is_alive, is_of, mutex_of, owner_text
+from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
 from textqueue.format.parser import digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
 from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
@@ -333,7 +333,7 @@ class Claimer:
         with suppress(FileNotFoundError), self._source.file as session:
             ledger = self._source.file.ledger
             for position, record in sorted(ledger.claims.items()):
-                raw = _entry(session.file, position) if position >= 0 and is_of(record.holder, process) else None
+                raw = _entry(session.file, position) if position >= 0 and belongs_to(record.holder, process) else None
                 if raw is not None and digest(essence(raw)) == record.digest:
                     message = Message(self._source, raw, position, ledger.epoch)
                     found.append(Claim(self, message, record.owner, None))

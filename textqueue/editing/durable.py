@@ -64,7 +64,7 @@ class _Known(NamedTuple):
     checkpoint: Checkpoint
 
 
-class Doubt(NamedTuple):
+class UnsyncedBytes(NamedTuple):
     """The bytes that may not be on disk.
 
     Attributes:
@@ -87,7 +87,7 @@ class Durable:
         """Begin without a sync."""
         self._known: _Known | None = None
 
-    def doubt(self, file: File, token: Token, ledger: Ledger, *, known: bool) -> Doubt:
+    def doubt(self, file: File, token: Token, ledger: Ledger, *, known: bool) -> UnsyncedBytes:
         """Compare the file with the state that was synced last.
 
         Args:
@@ -98,9 +98,11 @@ class Durable:
         """
         record = self._known
         if record is None or record.token[0] != token[0]:
-            return Doubt([(0, token[1])], ours=False, names=True, log=0)
+            return UnsyncedBytes([(0, token[1])], ours=False, names=True, log=0)
         log = ledger.since(record.checkpoint)
-        whole = Doubt([(0, token[1])], ours=False, names=False, log=0 if log is None else record.checkpoint.position)
+        whole = UnsyncedBytes(
+            [(0, token[1])], ours=False, names=False, log=0 if log is None else record.checkpoint.position
+        )
         if log is None:
             return whole
         if not log:
@@ -134,7 +136,7 @@ def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_S
     return found
 
 
-def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[Token, bool] | None:
+def rewrite(file: File, token: Token, doubt: UnsyncedBytes, *, quick_s: float) -> tuple[Token, bool] | None:
     """Write spans of a queue file again if they differ from the disk. The caller holds the lock.
 
     Args:
@@ -168,7 +170,7 @@ def rewrite(file: File, token: Token, doubt: Doubt, *, quick_s: float) -> tuple[
     return token, has_file_lease(file) if leased else ours
 
 
-def require_spans(file: File, doubt: Doubt) -> None:
+def require_spans(file: File, doubt: UnsyncedBytes) -> None:
     """Check that the bytes that were in doubt are on disk.
 
     Raises:

@@ -16,7 +16,7 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
-from textqueue.editing.proof import Ahead, Making, Place, entry_at, here
+from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, QueueFile
 from textqueue.editing.reconcile import find_again
 from textqueue.editing.tq_file import Conflict, OnRevert
@@ -329,7 +329,7 @@ class Source:
             places = [self._claimed(place, owner, what, known=epoch > 0) if owner else place for place, owner in pairs]
         found: list[Place] = []
         lost: list[int] = []
-        file = Ahead(session.file) if len(places) > 1 and epoch else session.file
+        file = ReadAhead(session.file) if len(places) > 1 and epoch else session.file
         for place in places:
             raw = here(file, place, epoch=epoch)
             if raw is None:

@@ -54,7 +54,7 @@ class Readable(Protocol):
         """Return up to size bytes from position."""
 
 
-class Ahead:
+class ReadAhead:
     """Reads a file in blocks, for many messages in its order. The file must not change."""
 
     def __init__(self, file: Readable) -> None:

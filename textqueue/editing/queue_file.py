@@ -101,7 +101,7 @@ class QueueFile(TqFile):
                 self.file.close()
         except BaseException as error:
             self.__exit__()
-            if isinstance(error, OSError) and error.errno == errno.ELOOP and self.sidecars.have_moved():
+            if isinstance(error, OSError) and error.errno == errno.ELOOP and self.sidecars.link_has_moved():
                 self.guard.close()  # the path has become a link: another lock is in use
                 return self.__enter__()
             raise

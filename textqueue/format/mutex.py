@@ -145,7 +145,7 @@ def is_here(owner: bytes) -> bool:
 
 
 @lru_cache
-def is_of(owner: bytes, process: str) -> bool:
+def belongs_to(owner: bytes, process: str) -> bool:
     """Return whether a claim belongs to the process ``pid@host/start``."""
     claim, whole = _OWNER.fullmatch(owner), _OWNER.fullmatch(process.encode("utf-8", "replace"))
     if claim is None or whole is None or (claim[1], claim[3]) != (whole[1], whole[3]):

@@ -102,7 +102,7 @@ class Sidecars:
             self.real_path, self._hidden, self.is_link = path, sidecar_path(path, ""), path != self._given
             self.log = self._hidden + ".log"
 
-    def have_moved(self) -> bool:
+    def link_has_moved(self) -> bool:
         """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
         if real_path(self._given) == self.real_path:
             return False
@@ -262,7 +262,7 @@ class Guard:
 
     def _take(self, now: float) -> None:
         look = now - self._looked > _LOOK_S
-        if self._sidecars.have_moved():
+        if self._sidecars.link_has_moved():
             self.close()
         while True:
             if self._file is None:

@@ -95,11 +95,11 @@ def type_option(command: _Command) -> _Command:
 
 
 def wait_option(command: _Command) -> _Command:
-    """Add ``--wait``; see :func:`waited_for`."""
+    """Add ``--wait``; see :func:`wait_until_created`."""
     return click.option("--wait", is_flag=True, help="Wait for the journal if it does not exist yet.")(command)
 
 
-def waited_for(directory: Path, timeout: float | None) -> bool:
+def wait_until_created(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
     from sej.cli.shared.terminal import until_reader_leaves
     from sej.journal.arrival import wait_for_journal

@@ -34,8 +34,8 @@ from sej.checks import (
     SECONDS,
     TEXT,
     WAIT,
-    a,
     between,
+    instance_of,
     one_of,
     optional,
     refuse_pickling,
@@ -356,7 +356,7 @@ class Schedules:
 
 _PRIORITY: Final = between(-3, 3)
 _NONE: Final = (None,) * 10
-_BYTES: Final = a(bytes)
+_BYTES: Final = instance_of(bytes)
 
 
 class WorkQueue(ABC):

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from sej.checks import POSITIVE_SECONDS, TEXT, a, one_of, optional, require
+from sej.checks import POSITIVE_SECONDS, TEXT, instance_of, one_of, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.values import MAX_RESULT_BYTES, PutOptions, Serializer, check_headers, decoded
@@ -170,7 +170,7 @@ def plan_of(
     """
     every = seconds("every", every)
     require(
-        key=(key, a(bytes)),
+        key=(key, instance_of(bytes)),
         every=(every, optional(POSITIVE_SECONDS)),
         cron=(cron, optional(TEXT)),
         timezone=(timezone, optional(TEXT)),

@@ -21,7 +21,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sej.checks import a, one_of
+from sej.checks import instance_of, one_of
 from sej.durations import backoff
 from sej.errors import InvalidMessageError
 
@@ -95,7 +95,7 @@ MAX_HEADERS_BYTES: Final = 8192
 """The most bytes that the headers of an item have as JSON, in UTF-8."""
 TRACED: Final = "opentelemetry.context"
 """This module is loaded if the program uses OpenTelemetry: otherwise messages have no trace context."""
-_NAME: Final = a(str)
+_NAME: Final = instance_of(str)
 
 
 def check_headers(name: str, headers: object) -> None:
@@ -107,7 +107,7 @@ def check_headers(name: str, headers: object) -> None:
         InvalidMessageError: they have too many bytes, or a text that is not valid Unicode.
     """
     if not isinstance(headers, Mapping):
-        a(Mapping)(name, headers)
+        instance_of(Mapping)(name, headers)
     assert isinstance(headers, Mapping)
     for header, text in headers.items():
         _NAME(f"a name in {name}", header)

@@ -565,9 +565,9 @@ class QueueLog:
         if not is_failure(error):
             return error
         self.fail(error)
-        return self.worded(error)
+        return self.as_writer_failed(error)
 
-    def worded(self, error: BaseException) -> WriterFailedError:
+    def as_writer_failed(self, error: BaseException) -> WriterFailedError:
         """Return the error that reports a failed write or sync."""
         return WriterFailedError(
             f"a write to the queue's log failed: {way_out(self._disk, self.path, error)}; then open the"
