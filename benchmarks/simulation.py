@@ -109,12 +109,12 @@ def week(edge: int, seed: int) -> Iterator[tuple[float, int, bool]]:
 
 
 def wake(path: Path, edge: int, appended: int, number: int, address: str | None) -> str:
-    """Append the batches up to a number, print each that was acknowledged, copy; what happened."""
+    """Append the batches up to a number, print each that was acknowledged, copy to an address; what happened."""
     import sej
     from hub import UnavailableError
     from hub.wire import Client, Copier
 
-    happened = "offline"
+    happened = "copied"
     try:
         with sej.Writer(path, segment_bytes=SEGMENT_BYTES) as writer:
             for batch in range(appended, min(number + 1, WAKES)):
@@ -126,14 +126,16 @@ def wake(path: Path, edge: int, appended: int, number: int, address: str | None)
         if not isinstance(cause, OSError) or cause.errno != errno.ENOSPC:
             raise
         happened = "disk full"
-    if address is not None:
-        try:
-            with Client(address, client_id=f"edge{edge}") as client, Copier(path, client, journal_dir="week") as copier:
-                copier.run_once()
-            sej.Journal(path).clean(max_bytes=0)
-        except UnavailableError:
-            return "hub away"
-        return "copied" if happened == "offline" else happened
+    nowhere = f"unix:{path}/nowhere"
+    try:
+        with (
+            Client(address or nowhere, client_id=f"edge{edge}") as client,
+            Copier(path, client, journal_dir="week") as copier,
+        ):
+            copier.run_once()
+    except UnavailableError:
+        return "hub away" if address else "offline" if happened == "copied" else happened
+    sej.Journal(path).clean(max_bytes=0)
     return happened
 
 

@@ -134,9 +134,15 @@ class DirectoryFeed:
         """Held by the thread that reads for gRPC, which may not have noticed yet that its call has ended."""
 
     def register(self) -> None:
-        """Create the reader, for which local retention waits from now on. The next pass reports what fails here."""
-        with suppress(SejError, OSError):  # such as a lock that another copier has: then the reader exists
-            Offset(self.path, self._reader, disk=self._disk).close()
+        """Create the reader, for which local retention waits from now on. The next pass reports what fails here.
+
+        It keeps an offset immediately, because later the disk may be too full for one.
+        """
+        with (
+            suppress(SejError, OSError),  # such as a lock that another copier has: then the reader exists
+            Offset(self.path, self._reader, disk=self._disk) as kept,
+        ):
+            kept.commit(kept.value)
 
     @property
     def watch(self) -> Watch:
