@@ -63,13 +63,18 @@ def main() -> None:
             compile_codec(python)
             stamps.keep("codec", codec)
         if chosen in ([], ["demo"]):
-            find_java(venv, python, stamps)
+            prepare_spark(venv, python, stamps)
         if not chosen:
             prepare_tests(venv, python, stamps, install)
 
 
-def find_java(venv: Path, python: Path, stamps: "Stamps") -> None:
-    """Find or install the Java that Spark needs."""
+def prepare_spark(venv: Path, python: Path, stamps: "Stamps") -> None:
+    """Find or install the Java that Spark needs; without bytecode, its Python processes may start too slowly."""
+    archives = bytecode.archives(venv)
+    if stamps.differ("bytecode", content(archives)):
+        say("bytecode for Spark's Python processes, which start in half of the time with it")
+        run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
+        stamps.keep("bytecode", content(archives))
     chosen = java.choice()
     if stamps.differ("java", chosen) or java.remembered(venv) is None:
         say("a Java for Spark")
@@ -84,11 +89,6 @@ def prepare_tests(venv: Path, python: Path, stamps: "Stamps", install: str) -> N
         command = [str(python), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(venv / "lib")]
         subprocess.run(command, capture_output=True, check=False)
         stamps.keep("compiled", install)
-    archives = bytecode.archives(venv)
-    if stamps.differ("bytecode", content(archives)):
-        say("bytecode for Spark's Python processes, which start in half of the time with it")
-        run([str(python), "-W", "ignore", "-m", "tools.bytecode", *map(str, archives)])
-        stamps.keep("bytecode", content(archives))
     home = java.remembered(venv)
     loaded = f"{content([Path('pyproject.toml'), Path(classes.__file__)])}{home}{venv}"
     if home is not None and stamps.differ("classes", loaded):
