@@ -12,19 +12,17 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
-from sej.checks import Failure, is_failure, refuse_coroutine
 from sej.durations import backoff
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
-from sej.reading.attempts import Attempts, exhausted
-from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.attempts import Attempts
 from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk
 from sej.system.locks import Lock
-from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
 from shard.names import WORKERS_DIR
 
@@ -104,25 +102,19 @@ class Claim:
                 break
             if not self._attempts and self._note.careful(message.offset):
                 self._attempts = self._note.begin(message.offset, self._options.max_attempts)
-                if self._attempts >= self._options.max_attempts:
-                    self._give_up(message, f"it ended the process {self._attempts} times", None)
-                    continue
-            try:
-                refuse_coroutine(handler(self.index, message))
-            except BaseException as error:
-                if not is_failure(error):
-                    self._note.keep_after(error)
-                    raise
-                self._attempts += 1
-                text = "%s: reader %r: attempt %d of message %d failed: %s"
-                values = self._path, self._kept.name, self._attempts, message.offset, Failure(error)
-                record(__name__, WARNING, text, *values, error=error)
-                if self._attempts >= self._options.max_attempts:
-                    self._give_up(message, Failure(error), error)
-                    continue
+            failure = None
+            if self._attempts < self._options.max_attempts:
+                handle = partial(handler, self.index, message)
+                failure = self._note.failure_of(handle, self._attempts + 1, message.offset)
+                self._attempts += failure is not None
+            if failure is not None and self._attempts < self._options.max_attempts:
                 wait_s = backoff(self._attempts, self._options.backoff_s, self._options.backoff_max_s)
                 self.retry_at = time.monotonic() + wait_s
                 break
+            if self._attempts >= self._options.max_attempts:
+                attempts, self._attempts = self._attempts, 0
+                of = f" of shard {self.index:03x}"
+                self._note.give_up(self._kept, message, attempts, failure, self._options.dead_letter, of)
             self.done = message.offset + 1
             self._attempts = 0
             if self.done - self._kept.value >= COMMIT_MESSAGES or time.monotonic() >= self._commit_at:
@@ -166,27 +158,6 @@ class Claim:
         finally:
             self._note.close()
             self._kept.close()
-
-    def _give_up(self, message: Message, reason: str, failure: BaseException | None) -> None:
-        attempts, self._attempts = self._attempts, 0
-        again = self._kept.value == message.offset
-        self.commit()
-        if self._options.dead_letter is None:
-            raise exhausted(
-                self._path, self._kept.name, message.offset, attempts, reason, of=f" of shard {self.index:03x}"
-            ) from failure
-        append_dead_letter(
-            self._options.dead_letter,
-            message,
-            source=source_of(self._directory),
-            reader=self._kept.name,
-            attempts=attempts,
-            reason=reason,
-            perhaps_there=again,
-            disk=self._options.disk,
-        )
-        self.done = message.offset + 1
-        self.commit()
 
 
 _NAME: Final = re.compile(r"\d{4}\.slot")

@@ -12,11 +12,17 @@ ignored.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final, Self
 
+from sej.checks import Failure, is_failure, refuse_coroutine
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
+from sej.message import Message
+from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.offset import Offset
 from sej.system.disk import File
+from sej.system.logs import WARNING, record
 from sej.system.sealed import seal, unseal, whole
 
 _NOTE_BYTES: Final = 128
@@ -24,28 +30,6 @@ _NOTE_BYTES: Final = 128
 
 class InterruptError(BaseException):
     """Raised by a handler that did not handle its message: that is not a failed attempt."""
-
-
-def exhausted(path: str, name: str, offset: int, attempts: int, reason: str, *, of: str = "") -> RetriesExhaustedError:
-    """Return the error for a message that a handler failed on too often, with the command that skips it.
-
-    Args:
-        path: the journal.
-        name: the reader.
-        offset: of the message.
-        attempts: how often the handler failed.
-        reason: the last error.
-        of: what the message belongs to, for the text.
-    """
-    import shlex  # only an error needs it
-
-    skip = shlex.join(["sej", "reset", path, name, str(offset + 1)])
-    return RetriesExhaustedError(
-        f"reader {name!r} failed on this message{of} in {attempts} attempts, the last error: {reason}; correct the"
-        f" handler, set dead_letter, or skip the message: `{skip}`",
-        path=path,
-        offset=offset,
-    )
 
 
 class Attempts:
@@ -74,6 +58,7 @@ class Attempts:
             span: at most this many messages after the kept offset were being handled. Messages are counted, not
                 offsets: there may be a gap after the kept offset.
         """
+        self._directory, self._name = directory, name
         self._disk = directory.disk
         self._path = directory.at("ofs", f"{name}.tries")
         self._file: File | None = None
@@ -130,9 +115,74 @@ class Attempts:
             self._slot = 1 - self._slot
         return ended
 
-    def keep_after(self, error: BaseException) -> None:
-        """Keep the note if the handler ended the program, as if the process had died; not for an interrupt."""
-        self._stays = not isinstance(error, KeyboardInterrupt | InterruptError)
+    def failure_of(self, handle: Callable[[], object], number: int, offset: int) -> BaseException | None:
+        """Call a handler, and return why this attempt failed, or None.
+
+        If it ended the program, the note stays, as if the process had died; not for an interrupt.
+
+        Args:
+            handle: calls the handler.
+            number: the number of the attempt.
+            offset: the first message.
+        """
+        try:
+            refuse_coroutine(handle())
+        except BaseException as error:
+            if not is_failure(error):
+                self._stays = not isinstance(error, KeyboardInterrupt | InterruptError)
+                raise
+            text, path = "%s: reader %r: attempt %d of message %d failed: %s", self._directory.path
+            record(__name__, WARNING, text, path, self._name, number, offset, Failure(error), error=error)
+            return error
+        return None
+
+    def give_up(
+        self,
+        kept: Offset,
+        message: Message,
+        attempts: int,
+        failure: BaseException | None,
+        dead_letter: str | None,
+        of: str = "",
+    ) -> None:
+        """Write a message to the dead letters, and commit the offset after it.
+
+        Args:
+            kept: the reader's offset.
+            message: the message, whose predecessors are handled.
+            attempts: how often the handler failed.
+            failure: the last error; None: it ended the process.
+            dead_letter: the dead-letter journal.
+            of: what the message belongs to, for the error.
+
+        Raises:
+            RetriesExhaustedError: there is no dead-letter journal; with the command that skips the message.
+        """
+        reason = Failure(failure) if failure else f"it ended the process {attempts} times"
+        path, offset = self._directory.path, message.offset
+        again = kept.value == offset
+        kept.commit(offset)
+        if dead_letter is None:
+            import shlex  # only an error needs it
+
+            skip = shlex.join(["sej", "reset", path, self._name, str(offset + 1)])
+            raise RetriesExhaustedError(
+                f"reader {self._name!r} failed on this message{of} in {attempts} attempts, the last error: {reason};"
+                f" correct the handler, set dead_letter, or skip the message: `{skip}`",
+                path=path,
+                offset=offset,
+            ) from failure
+        append_dead_letter(
+            dead_letter,
+            message,
+            source=source_of(self._directory),
+            reader=self._name,
+            attempts=attempts,
+            reason=reason,
+            perhaps_there=again,
+            disk=self._disk,
+        )
+        kept.commit(offset + 1)
 
     def remove(self) -> None:
         """Note that no process handles messages any more, unless :meth:`keep_after` kept the note."""

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
@@ -27,23 +28,19 @@ from sej.checks import (
     SECONDS,
     START,
     WAIT,
-    Failure,
     handler_of,
-    is_failure,
     optional,
-    refuse_coroutine,
     require,
 )
 from sej.durations import Seconds, backoff, seconds
 from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, LAST, Message, Start
-from sej.reading.attempts import Attempts, exhausted
-from sej.reading.dead_letters import append_dead_letter, letters_path, source_of
+from sej.reading.attempts import Attempts
+from sej.reading.dead_letters import letters_path
 from sej.reading.offset import Offset
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS, Disk
-from sej.system.logs import WARNING, record
 
 BATCH: Final = 256
 """The most messages in a batch, if the caller does not say."""
@@ -264,36 +261,11 @@ class Consumer:
             attempt += 1
             if failure is not None and self._stop.wait(backoff(attempt - 1, self._backoff_s, self._backoff_max_s)):
                 return 0
-            try:
-                refuse_coroutine(handler(batch))
-            except BaseException as error:
-                if not is_failure(error):
-                    attempts.keep_after(error)
-                    raise
-                failure = error
-                text = "%s: reader %r: attempt %d of message %d failed: %s"
-                values = self.path, self.name, attempt, batch[0].offset, Failure(error)
-                record(__name__, WARNING, text, *values, error=error)
-                continue
-            return len(batch)
+            failure = attempts.failure_of(partial(handler, batch), attempt, batch[0].offset)
+            if failure is None:
+                return len(batch)
         if len(batch) > 1:
             one_by_one = (self._handle(handler, [message], kept, attempts) for message in batch)
             return sum(takewhile(bool, one_by_one))
-        reason = Failure(failure) if failure else f"it ended the process {attempt} times"
-        message = batch[0]
-        again = kept.value == message.offset
-        kept.commit(message.offset)
-        if self._dead_letter is None:
-            raise exhausted(self.path, self.name, message.offset, attempt, reason) from failure
-        append_dead_letter(
-            self._dead_letter,
-            message,
-            source=source_of(self._directory),
-            reader=self.name,
-            attempts=attempt,
-            reason=reason,
-            perhaps_there=again,
-            disk=self._disk,
-        )
-        kept.commit(message.offset + 1)
+        attempts.give_up(kept, batch[0], attempt, failure, self._dead_letter)
         return 1
