@@ -215,10 +215,8 @@ class LiveWorker:
             file = self._disk.open(os.path.join(self._directory, name), "read")
         except FileNotFoundError:  # removed since it was listed
             return False
-        try:
+        with file:
             return name == self._name or not file.lock(exclusive=False)
-        finally:
-            file.close()
 
     def release(self) -> None:
         """Release the lock: the worker is no longer live."""

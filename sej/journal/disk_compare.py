@@ -62,7 +62,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         if error.errno not in _READ_ONLY:
             raise
         file, writable = directory.disk.open(segments[at].path, "read"), False
-    try:
+    with file:
         kept = directory.kept_position()
         known = kept.load(file, segments[at].first_offset)
         if not known.position:
@@ -78,8 +78,6 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
                 kept.store(file, segments[at].first_offset, place.position, end)
         else:
             file.sync()
-    finally:
-        file.close()
 
 
 def sync_segment(directory: Directory, segment: Segment, file: File) -> None:

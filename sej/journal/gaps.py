@@ -50,6 +50,11 @@ def read_gaps(directory: Directory) -> list[Gap]:
     return sorted((_read(directory, name) for name in _names(directory)), key=lambda gap: gap[:2])
 
 
+def is_recorded(gaps: list[Gap], start: int, stop: int) -> bool:
+    """Return whether one of the gaps contains the offsets [start, stop)."""
+    return any(gap.start <= start and stop <= gap.stop for gap in gaps)
+
+
 def count_messages(directory: Directory, start: int, stop: int) -> int:
     """Return how many of the offsets [start, stop) are in no recorded gap. Gaps of two repairs may overlap.
 

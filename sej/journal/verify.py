@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from sej.errors import CorruptionError
 from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.gaps import Gap, read_gaps
+from sej.journal.gaps import Gap, is_recorded, read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
 from sej.journal.recovery import Damage, good_end
@@ -89,17 +89,13 @@ def _problems(
 ) -> list[Problem]:
     """Return what is wrong in a segment, and between it and the next one, which starts with following."""
     due, problems = _segment(directory, segment, file, last=following is None)
-    if following is not None and following > due and not _is_recorded(gaps, due, following):
+    if following is not None and following > due and not is_recorded(gaps, due, following):
         reason = f"messages {due} to {following - 1} are missing before the next segment"
         problems.append(Problem("gap", segment.path, file.status().size, due, reason))
     if following is not None and following < due and not problems:
         reason = f"messages {following} to {due - 1} are in the next segment too: two writers appended at the same time"
         problems.append(Problem("corruption", segment.path, file.status().size, following, reason))
     return problems
-
-
-def _is_recorded(gaps: list[Gap], due: int, following: int) -> bool:
-    return any(gap.start <= due and following <= gap.stop for gap in gaps)
 
 
 def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) -> tuple[int, list[Problem]]:

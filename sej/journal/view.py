@@ -17,7 +17,7 @@ from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.durations import Seconds
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.gaps import read_gaps
+from sej.journal.gaps import is_recorded, read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BlockIndex, IndexFile
 from sej.journal.offset_check import kept_offsets
@@ -171,7 +171,7 @@ class Journal:
                 else:
                     end = file.status().size
                     due = _offset_behind(file, end, segments[at].first_offset)
-                if below is not None and due < below and not self._is_recorded(due, below):
+                if below is not None and due < below and not is_recorded(read_gaps(self._directory), due, below):
                     again = readable(self._directory)
                     if again == segments and is_still(self._disk, segments[at], file):
                         raise OffsetGapError(
@@ -261,10 +261,6 @@ class Journal:
     def __repr__(self) -> str:
         """Show the path."""
         return f"<sej.Journal {self.path!r}>"
-
-    def _is_recorded(self, due: int, following: int) -> bool:
-        """Return whether all offsets between are in a recorded gap."""
-        return any(gap.start <= due and following <= gap.stop for gap in read_gaps(self._directory))
 
     def _find_time(self, segment: Segment, timestamp: int) -> tuple[bool, int]:
         """Return whether a segment has a message from a timestamp on, and its offset; else the offset at its end."""

@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, Status, Tolerated, of_system
+from sej.system.disk import Disk, File, Status, Tolerated, of_system, open_existing
 
 MAGIC: Final = b"SEJDURAB"
 BODY: Final = struct.Struct(">8sQQQQI")
@@ -254,11 +254,10 @@ def renew(
     """
     if start >= end:
         return
-    try:
-        target = disk.open(file.path, "edit")
-    except FileNotFoundError:
+    target = open_existing(disk, file.path, "edit")
+    if target is None:
         return  # its name was removed: no acknowledgement depends on it
-    try:
+    with target:
         if target.status().identity != file.status().identity:
             return  # another file has the name, and was synced before it got it
         target.sync()
@@ -271,8 +270,6 @@ def renew(
             target.sync()
             for data, position in _pieces(file, start, end, piece_bytes):
                 require_stored(target, data, position)
-    finally:
-        target.close()
 
 
 def write_missing(file: File, data: bytes, position: int) -> bool:
