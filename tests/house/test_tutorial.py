@@ -1,15 +1,13 @@
 """The tutorial, followed as a person would: in a terminal, from an empty directory, with the wheel installed.
 
 A block of Python is saved under the name in its first line. Each line of a shell block is typed. A text block after it
-is the output of these lines. In it, ``…`` matches any text of a line, or alone for any lines. Warnings are errors,
-except those of Spark itself.
+is the output of these lines. In it, ``…`` matches any text of a line, or alone for any lines. Warnings are errors.
 """
 
 import os
 import re
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pexpect
@@ -21,7 +19,6 @@ from tests.house.house import ROOT, matches, seen
 BLOCKS = re.findall(
     r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
 )
-SPARK = "python ask.py"
 SQL = "sej sql "
 
 
@@ -50,35 +47,33 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[tuple[Terminal, Path, dict[str, str]]]:
-    """Everything but Spark's part: the terminal, the directory, and what each line printed."""
+def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[dict[str, str]]:
+    """What each line printed."""
     directory = tmp_path_factory.mktemp("first-hour")
     terminal = Terminal(directory, clean.parent)
     printed: dict[str, str] = {}
-    output = typed = ""
+    output = ""
     try:
         for language, code in BLOCKS:
             if language == "text":
-                if SPARK not in typed:
-                    assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
+                assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
                 continue
             if language == "python":
                 (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
                 continue
-            output, typed = "", code
+            output = ""
             for line in code.splitlines():
-                if line != SPARK:
-                    # DuckDB is not installed a second time either.
-                    ours = f"{sys.executable} -m {line}" if line.startswith(SQL) else line
-                    output += (answer := terminal.type(ours))
-                    printed[line] = printed.get(line, "") + answer
-        yield terminal, directory, printed
+                # DuckDB is not installed a second time.
+                ours = f"{sys.executable} -m {line}" if line.startswith(SQL) else line
+                output += (answer := terminal.type(ours))
+                printed[line] = printed.get(line, "") + answer
+        yield printed
     finally:
         terminal.close()
 
 
-def test_the_first_hour(followed: tuple[Terminal, Path, dict[str, str]]) -> None:
-    _, _, printed = followed
+def test_the_first_hour(followed: dict[str, str]) -> None:
+    printed = followed
     assert printed["sej count orders"] == "3\n"
     assert printed["python producer.py"] == "appended as message 3\n"
     # Run three times: four messages, then nothing, then the new one.
@@ -93,14 +88,3 @@ def test_the_first_hour(followed: tuple[Terminal, Path, dict[str, str]]) -> None
     assert printed["cat todo.tq"].startswith("#queue\n\\seq=000000000001\n=ship order 17\n-call carol\n")
     assert printed["sej tail todo"].count("\n") == 2
     assert "sound: 1 segment" in printed["sej verify orders"]
-
-
-@pytest.mark.spark
-def test_it_ends_with_a_question_to_spark(followed: tuple[Terminal, Path, dict[str, str]]) -> None:
-    """By the interpreter of this environment: Spark is not installed a second time for it."""
-    terminal, _, _ = followed
-    answer = terminal.type(f"env -u PYTHONWARNINGS {sys.executable} ask.py")
-    shown = next(after[1] for block, after in pairwise(BLOCKS) if block[1].strip() == SPARK)
-    assert shown in answer
-    assert "DataSourceManager" not in answer, answer  # Spark's warning that a source replaces another
-    assert sum(map(int, re.findall(r"^\| +\d\| +(\d+)\|$", answer, re.MULTILINE))) == 100, answer
