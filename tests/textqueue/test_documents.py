@@ -46,7 +46,7 @@ def test_the_dump_of_the_page_parses_as_described() -> None:
 
 def test_the_page_names_the_variables() -> None:
     for name in VARIABLES:
-        assert f"| `{name}` |" in PAGE
+        assert f"- `{name}`:" in PAGE
     assert f"{ROOM} bytes after" in PAGE
 
 
