@@ -16,7 +16,8 @@ import contextlib
 import os
 import time
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.files import check_name, files_of, queue_names
@@ -35,22 +36,6 @@ _SHARED: Final = ("sync", "disk")
 """The options of a queue that its dead letters have too."""
 _REDRIVEN: Final = 64
 """How many dead letters one sync puts back: after a kill so many may be delivered twice."""
-
-
-class _Taken(NamedTuple):
-    """An item that was taken.
-
-    Attributes:
-        handle: under which it is held.
-        item: the item.
-        place: under which its attempts are counted; None: the item counts them.
-        attempts: if the item counts them.
-    """
-
-    handle: int
-    item: Any
-    place: Hashable
-    attempts: int
 
 
 class _Kestrel:
@@ -72,9 +57,9 @@ class _Kestrel:
         first, self._added = self._added, self._added + len(data)
         return range(first, first + len(data))
 
-    def take(self) -> _Taken | None:
+    def take(self) -> _Hold | None:
         found = self._queue.reserve()
-        return None if found is None else _Taken(*found, self._queue.number_of(found[0]), 0)
+        return None if found is None else _Hold(self, found[1], found[0], self._queue.number_of(found[0]), 0)
 
     def holds(self, handle: int) -> bool:
         return self._queue.number_of(handle) is not None
@@ -108,9 +93,9 @@ class _Segmented:
         """Add items; returns their ids."""
         return self._queue.put_many(data, expire_time=until)
 
-    def take(self) -> _Taken | None:
+    def take(self) -> _Hold | None:
         item = self._reader.get()
-        return None if item is None else _Taken(item.id, item, None, item.error_count + 1)
+        return None if item is None else _Hold(self, item, item.id, None, item.error_count + 1)
 
     def open(self) -> int:
         return len(self._reader)
@@ -187,21 +172,21 @@ class KestrelWorkQueue(HoldingQueue):
 
     def _redrive(self, dead: _Kestrel | _Segmented, most: int) -> int:
         """Put back at most this many. They are durable before their letters are confirmed."""
-        handles: list[int] = []
+        letters: list[_Hold] = []
         try:
-            while len(handles) < most and (taken := dead.take()) is not None:
+            while len(letters) < most and (letter := dead.take()) is not None:
                 try:
-                    self._store.put([taken.item.data], None)
+                    self._store.put([letter.item.data], None)
                 except BaseException:
-                    dead.put_back(taken.handle)
+                    letter.give_back()
                     raise
-                handles.append(taken.handle)
+                letters.append(letter)
         finally:
-            if handles:
+            if letters:
                 self._store.sync()
-                for handle in handles:
-                    dead.confirm(handle)
-        return len(handles)
+                for letter in letters:
+                    letter.done()
+        return len(letters)
 
     def sync(self) -> None:
         """Force the queue's files to the disk."""
@@ -223,12 +208,12 @@ class KestrelWorkQueue(HoldingQueue):
             return self._store.put(list(values), _until(options))
 
     def _reserve(self) -> HeldItem | None:
-        taken = self._store.take()
-        if taken is None:
+        hold = self._store.take()
+        if hold is None:
             return None
-        attempts = taken.attempts or self._attempt(taken.place)
-        hold = _Hold(self, self._store, taken)
-        return HeldItem(self, taken.item, taken.item.data, attempts, hold, place=taken.place)
+        hold.owner = self
+        attempts = hold.attempts or self._attempt(hold.place)
+        return HeldItem(self, hold.item, hold.item.data, attempts, hold, place=hold.place)
 
     def add_dead(self, data: bytes) -> None:
         """Add a dead letter, durably: after a power failure the item must be in one of the two queues."""
@@ -239,21 +224,27 @@ class KestrelWorkQueue(HoldingQueue):
 
 
 class _Hold:
-    """A hold on an item of a store."""
+    """A hold on an item of a store.
 
-    def __init__(self, owner: KestrelWorkQueue, store: _Kestrel | _Segmented, taken: _Taken) -> None:
-        self._owner, self._store, self._taken = owner, store, taken
+    Attributes:
+        item: the item.
+        handle: under which it is held.
+        place: under which its attempts are counted; None: the item counts them.
+        attempts: if the item counts them.
+        owner: the work queue that took it.
+    """
 
-    def done(self) -> bool:
-        return self._store.confirm(self._taken.handle)
+    owner: KestrelWorkQueue
 
-    def give_back(self) -> bool:
-        return self._store.put_back(self._taken.handle)
+    def __init__(self, store: _Kestrel | _Segmented, item: Any, handle: int, place: Hashable, attempts: int) -> None:
+        self.item, self.handle, self.place, self.attempts = item, handle, place, attempts
+        self.done, self.give_back = partial(store.confirm, handle), partial(store.put_back, handle)
+        self._store = store
 
     def give_up(self, reason: str | None = None) -> bool:
-        if not self._store.holds(self._taken.handle):
+        if not self._store.holds(self.handle):
             return False
-        self._owner.add_dead(self._taken.item.data)
+        self.owner.add_dead(self.item.data)
         return self.done()
 
 

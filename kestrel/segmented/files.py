@@ -18,7 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError, MissingError
+from kestrel.fast import Table
 from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, open_file, stamp_of
+from kestrel.reading import Reading
 from kestrel.segmented.codec import (
     PUTS,
     Item,
@@ -65,83 +67,33 @@ class Listing(NamedTuple):
     temporary: list[str]
 
 
-class Reading:
-    """One pass over the records of an open file; ``position`` is where the last good one ends.
+class _Form:
+    """The records of a file.
 
     Attributes:
-        position: where the next record begins; after a whole pass: where the records end.
-        ended: whether a zero command byte ended the file there.
+        kind: items or records: those that are items too are left out of a writer file, or not decoded to items.
     """
 
-    def __init__(self, file: File, *, start: int = MAGIC_SIZE, end: int | None = None) -> None:
-        self.file = file
-        self.position = start
-        self.ended = False
-        self._end = file.status().size if end is None else end
+    end = END_BYTE
+    way_out = "; open the queue, which copies the rest to kept/ and continues before it"
 
-    def items(self) -> Iterator[Item]:
-        """The items, those of other records left out.
+    def __init__(self, kind: type[Item | Record], table: Table) -> None:
+        self.kind, self.table = kind, table
 
-        Raises:
-            DamageError: the bytes at its position are not a record.
-        """
-        # position runs ahead of what a consumer has taken, by the items of one block.
-        for found in self.batches():
-            yield from found
-
-    def batches(self) -> Iterator[list[Item]]:
-        """The items, a block of them at a time, for ``Following.batch``. Raises as :meth:`items`."""
-        while (data := self._block()) and not self.ended:
-            found, used = PUTS.decode(data)
-            if found:
-                self.position += used
-                yield found
-                continue
-            stop = self.position + len(data)
-            while self.position < stop and (record := self._one()) is not None:
-                item = self._checked(record) if record.command == PUT else None
-                self.position += record.size
-                if item is not None:
-                    yield [item]
-
-    def records(self) -> Iterator[Record]:
-        """All records. Raises as :meth:`items`."""
-        while (record := self._one()) is not None:
-            yield record
-            self.position += record.size
-
-    def _block(self) -> bytes:
-        return self.file.read(max(min(_BLOCK, self._end - self.position), 0), self.position)
-
-    def _one(self) -> Record | None:
-        left = self._end - self.position
-        if left <= 0 or self.ended:
-            return None
-        data = self.file.read(min(left, 64), self.position)
-        if not data or data[0] == END_BYTE:
-            self.ended = True
-            return None
-        try:
-            size = whole_size(data, 0, self.position)
-            record = None
-            if size is not None and size <= left:
-                record = decode(self.file.read(size, self.position), 0, self.position)
-        except DamageError as error:
-            raise self._damage(error.reason) from None
+    def decode(self, data: bytes, at: int, position: int) -> tuple[Item | Record | None, int | None]:
+        record = decode(data, at, position)
         if record is None:
-            due = "more bytes" if size is None else f"{size} bytes"
-            raise self._damage(f"a record is cut short: expected {due}, {left} are left in the file")
-        return record
+            return None, whole_size(data, at, position)
+        return item_of(record) if self.kind is Item and record.command == PUT else record, record.size
 
-    def _checked(self, record: Record) -> Item:
-        try:
-            return item_of(record)
-        except DamageError as error:
-            raise self._damage(error.reason) from None
 
-    def _damage(self, reason: str) -> DamageError:
-        way_out = "; open the queue, which copies the rest to kept/ and continues before it"
-        return DamageError(reason + way_out, path=self.file.path, position=self.position)
+_ITEMS: Final = _Form(Item, PUTS)
+_RECORDS: Final = _Form(Record, Table(Item, "command", 0, []))
+
+
+def items_of(file: File, start: int = MAGIC_SIZE, end: int | None = None) -> Reading:
+    """A pass over the items of an open file; what else is in it is left out."""
+    return Reading(file, _ITEMS, start, end)
 
 
 def check_magic(file: File, magic: bytes) -> None:
@@ -181,11 +133,11 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
 def _items(path: str | os.PathLike[str], beyond_zeros: bool, disk: Disk) -> Iterator[Item]:
     with open_file(path, disk) as file:
         check_magic(file, WRITER_MAGIC)
-        reading = Reading(file)
-        yield from reading.items()
+        reading = items_of(file)
+        yield from reading.records()
         while beyond_zeros and reading.ended:
-            reading = Reading(file, start=after_zeros(file, reading.position))
-            yield from reading.items()
+            reading = items_of(file, after_zeros(file, reading.position))
+            yield from reading.records()
 
 
 def after_zeros(file: File, position: int) -> int:
@@ -206,9 +158,8 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
         return None, error
     head, done = 0, set[int]()
     damage = None
-    reading = Reading(file)
     try:
-        for record in reading.records():
+        for record in Reading(file, _RECORDS, MAGIC_SIZE).records():
             try:
                 if record.command == READ_HEAD:
                     head = head_of(record)
@@ -318,7 +269,7 @@ def scan(file: File, size: int) -> Scan:
         DamageError: it is not a writer file.
     """
     check_magic(file, WRITER_MAGIC)
-    reading = Reading(file, end=size)
+    reading = items_of(file, end=size)
     count = first = lowest = highest = before = last = data_bytes = 0
     reason = None
     try:
@@ -341,9 +292,8 @@ def scan(file: File, size: int) -> Scan:
 
 def _last_put(file: File, size: int) -> int:
     """Where the last item's record begins."""
-    return max(
-        record.position for record in Reading(file, end=size).records() if record.command == PUT and item_of(record)
-    )
+    puts = (record for record in Reading(file, _RECORDS, MAGIC_SIZE, size).records() if record.command == PUT)
+    return max(int(record.position) for record in puts)
 
 
 def settle(scans: Sequence[Scan]) -> list[Scan]:

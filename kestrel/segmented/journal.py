@@ -18,7 +18,7 @@ from kestrel.fast import Following, Log, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_done, encode_head
-from kestrel.segmented.files import Reading
+from kestrel.segmented.files import items_of
 from kestrel.segmented.writing import WriterFiles
 from kestrel.tail import Tail
 from sej.fork import notice_fork
@@ -78,7 +78,7 @@ class Journal:
         for writer in list(self.files.files):
             if writer.last_id > number:
                 with open_file(writer.path, self.tail.place.disk) as file:
-                    for item in Reading(file, end=writer.size).items():
+                    for item in items_of(file, end=writer.size).records():
                         if item.id > number:
                             yield item
 

@@ -16,7 +16,7 @@ from zlib import crc32
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import WRITER_MAGIC, Place, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
-from kestrel.segmented.files import Bookmark, Reading
+from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import BATCH, Expired, Export, Fields, Import, MessageLike, Moved, WriterLike, checksum_of
@@ -174,4 +174,4 @@ class _Form:
         return encode_put(Item(0, item.add_time, item.expiry or None, 0, self._queue.checked(item.data)))
 
     def decode(self, file: File) -> Iterator[Fields]:
-        return (_fields(item) for item in Reading(file).items())
+        return (_fields(item) for item in items_of(file).records())

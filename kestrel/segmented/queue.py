@@ -20,7 +20,7 @@ from kestrel.fast import Puts
 from kestrel.files import Place, open_file, wall_clock_ms
 from kestrel.limits import Limits
 from kestrel.segmented.codec import Item, encode_put
-from kestrel.segmented.files import Bookmark, Reading, list_files, read_bookmarks
+from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
@@ -328,7 +328,7 @@ class Queue(Puts, OpenQueue):
                 reader.bytes += found.data_bytes
                 continue
             with open_file(writer.path, self._tail.place.disk) as items:
-                for batch in Reading(items, end=writer.size).batches():
+                for batch in items_of(items, end=writer.size).batches():
                     reader.added(batch)
         self._readers[name] = reader
         self._journal.states.append(reader)

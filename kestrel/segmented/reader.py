@@ -11,14 +11,14 @@ a gap between two files, and delivers done items again.)
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
-from kestrel.fast import Following, tick_ns
+from kestrel.fast import Entry, Following, tick_ns
 from kestrel.files import MAGIC_SIZE, open_file
+from kestrel.reading import Cursor, Reading
 from kestrel.segmented.codec import Item, encode_done, encode_head
-from kestrel.segmented.files import Bookmark, Reading
+from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds
@@ -75,7 +75,7 @@ class Reader(Following):
         ageless = journal.limits.max_age_ms is None
         super().__init__(journal.files, journal.tail.signal, self.file, head, done, ageless=ageless)
         self._journal, self._tail, self._fuse = journal, journal.tail, journal.files.fuse
-        self._cursor = _Cursor(journal.files, head)
+        self._cursor = Cursor(_Unread(journal.files, head))
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
         self._tail.others.append(self.file)
 
@@ -275,7 +275,8 @@ class Reader(Following):
 
     def _skip_to(self, number: int) -> None:
         """Pass everything up to number."""
-        self._cursor.skip_to(number)
+        self._cursor.close()
+        self._cursor = Cursor(_Unread(self._journal.files, number))
         self.after = number
         self.batch = []
         self.at = 0
@@ -332,63 +333,28 @@ class Reader(Following):
         return head
 
 
-class _Cursor:
-    """Reads the items of the writer files from an id on; follows files that grow and passes ids that are missing."""
+class _Unread:
+    """The writer files with ids above one, for a cursor."""
 
     def __init__(self, files: WriterFiles, after: int) -> None:
-        self._files = files
-        self._after = after
-        self._writer: WriterFile | None = None
-        self._position = MAGIC_SIZE
-        self._end = MAGIC_SIZE
-        self._file: File | None = None
-        self._batches: Iterator[list[Item]] = iter(())
+        self._files, self._after = files, after
 
-    def batch(self) -> list[Item] | None:
-        """The next items, in the order of the files; None if there are none so far."""
-        while (found := next(self._batches, None)) is None:
-            if not self._advance():
-                return None
-        return found
-
-    def skip_to(self, number: int) -> None:
-        """Pass everything up to number."""
-        self.close()
-        self._after = number
-        self._writer = None
-
-    def _advance(self) -> bool:
-        """Continue with what was written since, in this file or the next; False if nothing was."""
-        self._position = self._end
-        if self._writer is None or self._position >= self._writer.size:
-            following = self._following()
-            if following is None:
-                return False
-            self.close()
-            self._writer, self._position = following, MAGIC_SIZE
-        if self._file is None:
-            try:
-                self._file = open_file(self._writer.path, self._files.tail.place.disk)
-            except MissingError:
-                self._end = self._writer.size
-                return True
-        self._end = self._writer.size
-        self._batches = Reading(self._file, start=self._position, end=self._end).batches()
-        return True
-
-    def _following(self) -> WriterFile | None:
-        """The next file that can hold an id above the last one."""
+    def following(self, entry: Entry | None) -> tuple[Entry, int] | None:
         files = self._files.files
-        start = 0
-        if self._writer is not None and self._writer in files:
-            start = files.index(self._writer) + 1
-        for file in files[start:]:
-            if file is not self._writer and file.last_id > self._after:
-                return file
-        return None
+        start = files.index(entry) + 1 if isinstance(entry, WriterFile) and entry in files else 0
+        later = (file for file in files[start:] if file is not entry and file.last_id > self._after)
+        found = next(later, None)
+        return None if found is None else (found, MAGIC_SIZE)
 
-    def close(self) -> None:
-        self._batches = iter(())
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+    def open(self, entry: Entry) -> File | None:
+        assert isinstance(entry, WriterFile)
+        try:
+            return open_file(entry.path, self._files.tail.place.disk)
+        except MissingError:
+            return None
+
+    def release(self, file: File) -> None:
+        file.close()
+
+    def reading(self, file: File, start: int, end: int) -> Reading:
+        return items_of(file, start, end)

@@ -17,9 +17,9 @@ from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
     Bookmark,
-    Reading,
     Scan,
     after_zeros,
+    items_of,
     list_files,
     read_bookmarks,
     scan,
@@ -93,7 +93,7 @@ class Snapshot(Pinned):
     def items(self, bookmark: Bookmark | None = None) -> Iterator[Item]:
         """The items, file after file; without those that a bookmark covers."""
         for _, end, file in self._readings:
-            for item in Reading(file, end=end).items():
+            for item in items_of(file, end=end).records():
                 if bookmark is None or (item.id > bookmark.head and item.id not in bookmark.done):
                     yield item
 

@@ -14,13 +14,11 @@ from typing import Final
 from kestrel.errors import Damage, DamageError
 from kestrel.fast import Entry, WriterEnd
 from kestrel.files import MAGIC_SIZE, WRITER_MAGIC, Place, join
-from kestrel.segmented.files import BEYOND_END, Listing, Scan, scan, settle
+from kestrel.segmented.files import BEYOND_END, Listing, Scan, after_zeros, scan, settle
 from kestrel.segmented.format import PUT_EXPIRING_HEAD
 from kestrel.tail import Sync, Tail
-from sej.system.disk import File
 from sej.system.paths import absolute_path
 
-_BLOCK: Final = 1 << 18
 _MOST: Final = 1 << 62
 LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
 """The smallest file that has room for an item, one without data."""
@@ -101,7 +99,7 @@ class WriterFiles(WriterEnd):
     def _keep(self, path: str, size: int, found: Scan) -> bool:
         """Cut a file to what counts; False if nothing does, and the file was removed."""
         with self._disk.open(path, "read") as file:
-            keep = _anything(file, found.size)
+            keep = after_zeros(file, found.size) < size
         if keep or (not found.first_id and found.size > MAGIC_SIZE):
             reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
             self.damage.append(Damage(path, found.size if keep else 0, reason))
@@ -187,12 +185,3 @@ class WriterFiles(WriterEnd):
     def size(self) -> int:
         """The bytes of all files."""
         return sum(file.size for file in self.files)
-
-
-def _anything(file: File, position: int) -> bool:
-    """Whether the file holds anything but zeros from position on."""
-    while block := file.read(_BLOCK, position):
-        if block.strip(b"\0"):
-            return True
-        position += len(block)
-    return False

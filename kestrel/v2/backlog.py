@@ -18,6 +18,7 @@ from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
 from kestrel.fast import Rows
+from kestrel.reading import Cursor
 from kestrel.v2.codec import Operation
 from kestrel.v2.format import (
     ADD_XID,
@@ -31,9 +32,9 @@ from kestrel.v2.format import (
     UNREMOVE,
 )
 from kestrel.v2.items import ENTRY_BYTES, Row, next_xid
-from kestrel.v2.journal import Dialect, Piece, read_operations
+from kestrel.v2.journal import Piece
 from kestrel.v2.storage import Pieces
-from sej.system.disk import File, of_system
+from sej.system.disk import of_system
 
 _READ_STEP: Final = 100
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
@@ -47,14 +48,13 @@ class Backlog(Rows):
         place: the piece and position of the operation whose entry is appended next; set by the caller.
     """
 
-    def __init__(self, storage: Pieces, limit_bytes: int, *, dialect: Dialect = "auto") -> None:
+    def __init__(self, pieces: Pieces, limit_bytes: int) -> None:
         super().__init__()
         self.place: tuple[Piece, int] | None = None
-        self._storage = storage
+        self._pieces = pieces
         self._limit_bytes = limit_bytes
-        self._dialect: Dialect = dialect
         self.next_number = 0
-        self._cursor: _Cursor | None = None
+        self._adds: _Adds | None = None
 
     def __len__(self) -> int:
         return len(self.memory) + self.behind
@@ -62,7 +62,7 @@ class Backlog(Rows):
     @property
     def piece(self) -> Piece | None:
         """The piece that is read from; None while everything is in memory."""
-        return None if self._cursor is None else self._cursor.piece
+        return None if self._adds is None else self._adds.piece
 
     @property
     def data_bytes(self) -> int:
@@ -87,7 +87,7 @@ class Backlog(Rows):
             assert self.place is not None
             self.next_number = row[0]
             self._count_enough()
-            self._cursor = _Cursor(self._storage, *self.place, dialect=self._dialect)
+            self._adds = _Adds(self._pieces, *self.place)
         self.behind += 1
         self.behind_bytes += size
 
@@ -166,13 +166,13 @@ class Backlog(Rows):
 
     def _fill(self) -> None:
         """Read entries into memory while there is room, at least one if there are any."""
-        fuse = self._storage.fuse
+        fuse = self._pieces.fuse
         memory = self.memory
         live, fuse.live = fuse.live, False
         try:
             while self.behind and (not memory or self.room > 0):
-                assert self._cursor is not None
-                row = _row(self._cursor.next_add(), self.next_number)
+                assert self._adds is not None
+                row = _row(self._adds.next(), self.next_number)
                 self.next_number += 1
                 self.behind -= 1
                 memory.append(row)
@@ -183,7 +183,7 @@ class Backlog(Rows):
                 fuse.live = live
             raise  # a signal's handler may raise any other exception, after something was taken
         if not self.behind:
-            self._drop_cursor()
+            self._drop_adds()
         self._count_enough()
         fuse.live = live
 
@@ -196,21 +196,28 @@ class Backlog(Rows):
         """All waiting entries, head first; those that are in the journal only are read and not kept."""
         yield from self.memory
         if self.behind:
-            assert self._cursor is not None
-            with closing(self._cursor.copy()) as cursor:
+            assert self._adds is not None
+            with closing(self._adds.copy()) as adds:
                 for number in range(self.next_number, self.next_number + self.behind):
-                    yield _row(cursor.next_add(), number)
+                    yield _row(adds.next(), number)
 
     def clear(self) -> None:
         """Forget all that wait."""
         self.memory.clear()
         self.memory_bytes = self.behind = self.behind_bytes = 0
-        self._drop_cursor()
+        self._drop_adds()
 
-    def _drop_cursor(self) -> None:
-        cursor, self._cursor = self._cursor, None
-        if cursor is not None:
-            cursor.close()
+    def _drop_adds(self) -> None:
+        adds, self._adds = self._adds, None
+        if adds is not None:
+            adds.close()
+
+    def reread(self) -> None:
+        """Read nothing ahead: damage was cut from the files, and other bytes come in its place."""
+        adds = self._adds
+        if adds is not None:
+            self._adds = adds.copy()
+            adds.close()
 
     close = clear
 
@@ -221,59 +228,41 @@ def _row(operation: Operation, number: int) -> Row:
     return number, operation.data or b"", operation.add_time, operation.expiry or 0, xid
 
 
-class _Cursor:
-    """Reads the adds of a storage's pieces, from a place on; follows pieces that are renamed and that grow."""
+class _Adds:
+    """The adds of a journal, from a place on."""
 
-    def __init__(self, storage: Pieces, piece: Piece, position: int, *, dialect: Dialect) -> None:
-        self.piece = piece
-        self.position = position
-        self._storage = storage
-        self._dialect: Dialect = dialect
-        self._file: File | None = None
-        self._operations: Iterator[Operation] = iter(())
+    def __init__(self, pieces: Pieces, piece: Piece, position: int) -> None:
+        self._pieces = pieces
+        self._cursor = Cursor(pieces, piece, position)
+        self._batch: list[Operation] = []
+        self._at = 0
+        self.close = self._cursor.close
 
-    def copy(self) -> _Cursor:
-        return _Cursor(self._storage, self.piece, self.position, dialect=self._dialect)
+    @property
+    def piece(self) -> Piece:
+        """The piece that is read."""
+        assert isinstance(self._cursor.entry, Piece)
+        return self._cursor.entry
 
-    def next_add(self) -> Operation:
-        fresh = False
+    def copy(self) -> _Adds:
+        """The same adds, from here on; nothing is read yet."""
+        left = self._batch[self._at :]
+        position = left[0].position if left else self._cursor.position
+        return _Adds(self._pieces, self.piece, position)
+
+    def next(self) -> Operation:
+        """The next one. Raises as :meth:`~kestrel.reading.Reading.batches`."""
         while True:
-            try:
-                for operation in self._operations:
-                    if operation.position >= self.piece.size:
-                        break  # a state dump: the replay stopped there
-                    self.position = operation.position + operation.size
-                    if operation.data is not None:
-                        return operation
-            except DamageError:
-                # Otherwise it is the damage that the replay found. It was cut since the block was read, and operations
-                # may have been written in its place: they are read from the file.
-                if fresh and self.position < self.piece.size:
-                    raise
-            if self.position >= self.piece.size:
-                self._next_piece()
-            if self._file is None:
-                self._file = self._storage.open(self.piece)
-            self._operations = read_operations(
-                self._file, dialect=self._dialect, start=self.position, end=self.piece.size
-            )
-            fresh = True
-
-    def _next_piece(self) -> None:
-        pieces = self._storage.pieces
-        at = pieces.index(self.piece) + 1
-        if at >= len(pieces):
-            raise DamageError(
-                "an item that was written is not in the journal any more: another program changed the file; close the"
-                " queue and open it again",
-                path=self.piece.path,
-                position=self.position,
-            )
-        self.close()
-        self.piece, self.position = pieces[at], 0
-
-    def close(self) -> None:
-        self._operations = iter(())
-        file, self._file = self._file, None
-        if file is not None:
-            self._storage.release(file)
+            while self._at < len(self._batch):
+                self._at += 1
+                if self._batch[self._at - 1].data is not None:
+                    return self._batch[self._at - 1]
+            batch = self._cursor.batch()
+            if batch is None:
+                raise DamageError(
+                    "an item that was written is not in the journal any more: another program changed the file; close"
+                    " the queue and open it again",
+                    path=self.piece.path,
+                    position=self._cursor.position,
+                )
+            self._batch, self._at = batch, 0

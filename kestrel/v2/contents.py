@@ -79,16 +79,17 @@ class Contents:
             put_back: whether open transactions are put back, the lowest xid at the head.
             renew: whether what earlier processes left is made durable first; False for what is replaced anyway.
         """
-        self.storage = storage = Storage(place, sync)
+        self.storage = storage = Storage(place, dialect, sync)
         self.tail, self.fuse = storage.tail, storage.fuse
-        self.backlog = backlog = Backlog(storage, sizes.max_memory_bytes, dialect=dialect)
+        self.backlog = backlog = Backlog(storage.files, sizes.max_memory_bytes)
         self.growth = Growth(storage, backlog, sizes)
         self.reserved_at: dict[int, int] = {}
         try:
             if renew:
                 self.tail.renewing.renew([piece.path for piece in storage.pieces])
-            self.damage, self.growth.checkpoints = load(storage, backlog, dialect=dialect)
+            self.damage, self.growth.checkpoints = load(storage.files, backlog)
             storage.ready(self.damage)
+            backlog.reread()
             self.put_back(sorted(backlog.open, reverse=True) if put_back else [])
         except BaseException:
             self.end()

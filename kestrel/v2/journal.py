@@ -28,6 +28,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from kestrel.errors import DamageError
 from kestrel.fast import Entry
 from kestrel.files import OURS, open_file, stamp_of
+from kestrel.reading import Reading
 from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
 from sej.checks import COUNT, DISK, PATH, one_of, optional, require
@@ -37,7 +38,6 @@ from sej.system.paths import absolute_path
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
 
-_BLOCK: Final = 1 << 18
 _DUMP_HEAD: Final = 1 + STATE_DUMP.head.size
 _HEAD: Final = 1 + max(layout.head.size for layout in LAYOUTS.values())
 """All of an operation but its data."""
@@ -85,80 +85,32 @@ def _operations(
     path: str | os.PathLike[str], dialect: Dialect, start: int, end: int | None, disk: Disk
 ) -> Iterator[Operation]:
     with open_file(path, disk) as file:
-        yield from read_operations(file, dialect=dialect, start=start, end=end)
+        yield from reading(file, dialect, start, end).records()
 
 
-def read_operations(
-    file: File,
-    *,
-    dialect: Dialect = "auto",
-    start: int = 0,
-    end: int | None = None,
-) -> Iterator[Operation]:
-    """As :func:`read_journal`, from an open file that stays open."""
-    for batch in read_batches(file, dialect=dialect, start=start, end=end):
-        yield from batch
-
-
-def read_batches(
-    file: File, *, dialect: Dialect = "auto", start: int = 0, end: int | None = None
-) -> Iterator[list[Operation]]:
-    """As :func:`read_operations`, many at a time. A state dump is the last one of its batch."""
+def reading(file: File, dialect: Dialect = "auto", start: int = 0, end: int | None = None) -> Reading:
+    """A pass over the operations of an open file. A state dump is the last one of its batch."""
     end = file.status().size if end is None else end
-    # base: where the block begins in the file; at: where in it the next operation begins
-    base, block, at = start, b"", 0
-    while (position := base + at) < end:
-        if len(block) - at < min(_HEAD, end - position):
-            base, block, at = position, _read(file, max(_BLOCK, _HEAD), position, end), 0
-        before = at
-        found, at = PLAIN.decode(block, base, at)
-        if found:
-            yield found
-        position = base + at
-        if at > before and (position == end or len(block) - at < _HEAD):
-            continue
-        try:
-            dump = dialect == "classic" or (
-                dialect == "auto" and block[at] == CONTINUE and _is_dump(file, position, end)
-            )
-            operation = decode(block, at, position, dump=dump)
-            if operation is None:
-                size = _size(block[at : at + _HEAD], position, end, dump)
-                base, block, at = position, _read(file, max(size, _BLOCK), position, end), 0
-                operation = decode(block, 0, position, dump=dump)
-        except DamageError as error:
-            raise DamageError(error.reason, path=file.path, position=position) from None
-        assert operation is not None
-        yield [operation]
-        at += operation.size
+    return Reading(file, _Form(file, dialect, end), start, end)
 
 
-def _read(file: File, size: int, position: int, end: int) -> bytes:
-    """So many bytes from position on, or as many as there are up to the end."""
-    due = min(size, end - position)
-    data = file.read(due, position)
-    if len(data) < due:
-        raise DamageError(
-            f"the file became shorter than {end} bytes while it was read; read it again",
-            path=file.path,
-            position=position,
+class _Form:
+    """The operations of a file."""
+
+    table = PLAIN
+    kind = Operation
+    end = -1
+    way_out = ""
+
+    def __init__(self, file: File, dialect: Dialect, end: int) -> None:
+        self._file, self._dialect, self._end = file, dialect, end
+
+    def decode(self, data: bytes, at: int, position: int) -> tuple[Operation | None, int | None]:
+        dump = self._dialect == "classic" or (
+            self._dialect == "auto" and data[at] == CONTINUE and _is_dump(self._file, position, self._end)
         )
-    return data
-
-
-def _size(head: bytes, position: int, end: int, dump: bool) -> int:
-    """How many bytes the operation at position takes, its size compared with what the file has."""
-    size = whole_size(head, 0, position, dump=dump)
-    left = end - position
-    if size is None or size > left:
-        name = (STATE_DUMP if dump else LAYOUTS[head[0]]).name
-        due = "more bytes" if size is None else f"{size} bytes"
-        raise DamageError(
-            f"{name} is cut short: expected {due}, {left} are left in the file; a process died while writing it, or the"
-            " size is wrong; open the queue, which copies the rest to kept/ and continues before it",
-            position=position,
-        )
-    return size
+        operation = decode(data, at, position, dump=dump)
+        return operation, whole_size(data, at, position, dump=dump) if operation is None else operation.size
 
 
 def _is_dump(file: File, position: int, end: int) -> bool:

@@ -12,13 +12,14 @@ from contextlib import closing
 from typing import Literal
 
 from kestrel.files import Place, wall_clock_ms
+from kestrel.snapshot_files import Pinned
 from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx
 from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
-from kestrel.v2.journal import DIALECT, Dialect, read_operations
+from kestrel.v2.journal import DIALECT, Dialect, reading
 from kestrel.v2.replay import load
-from kestrel.v2.storage import Snapshot, refuse_others
+from kestrel.v2.storage import pinned_pieces, refuse_others
 from sej.checks import one_of
 from sej.system.disk import OS, Disk, File
 
@@ -72,16 +73,17 @@ def export(
     DIALECT("dialect", dialect)
     with place.opening():
         require(place)
-        with closing(Snapshot(place, exclude=True)) as snapshot:
-            backlog = Backlog(snapshot, MEMORY_BYTES, dialect=dialect)
-            refuse_others(snapshot)
-            snapshot.damage, _ = load(snapshot, backlog, dialect=dialect)
+        with closing(Pinned(place, exclude=True)) as snapshot:
+            pieces = pinned_pieces(snapshot, dialect)
+            backlog = Backlog(pieces, MEMORY_BYTES)
+            refuse_others(pieces)
+            snapshot.damage, _ = load(pieces, backlog)
             first = [backlog.open[xid] for xid in sorted(backlog.open)] if open_transactions == "first" else []
             waiting = (row for part in (first, backlog.rows()) for row in part)
             return moving.run(
                 snapshot,
                 ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting),
-                [open_transactions, [[os.path.basename(piece.path), piece.size] for piece in snapshot.pieces]],
+                [open_transactions, [[os.path.basename(piece.path), piece.size] for piece in pieces.all]],
                 grace_ms=1,
             )
 
@@ -147,5 +149,5 @@ class _Form:
         return addx(item.data, item.add_time, item.expiry)
 
     def decode(self, file: File) -> Iterator[Fields]:
-        for operation in read_operations(file, dialect="2.4"):
+        for operation in reading(file, "2.4").records():
             yield Fields(operation.data or b"", operation.add_time or 0, operation.expiry or 0)

@@ -16,16 +16,18 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
+from kestrel.snapshot_files import Pinned
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
 from kestrel.v2.items import Item, Row, item_of
-from kestrel.v2.journal import DIALECT, Dialect, Piece, read_batches
-from kestrel.v2.storage import Pieces, Snapshot
+from kestrel.v2.journal import DIALECT, Dialect, Piece
+from kestrel.v2.storage import Pieces, pinned_pieces
 from sej.system.disk import OS, Disk
 
 _ALL: Final = 1 << 62
@@ -65,25 +67,25 @@ class Checkpoint(NamedTuple):
         return cls(piece, open_, waiting, backlog.added, backlog.last_xid)
 
 
-def load(storage: Pieces, backlog: Backlog, *, dialect: Dialect = "auto") -> tuple[list[Damage], list[Checkpoint]]:
-    """Replay a storage's files into a backlog, which bounds the memory; sets the pieces' sizes to what is good of them.
+def load(pieces: Pieces, backlog: Backlog) -> tuple[list[Damage], list[Checkpoint]]:
+    """Replay files into a backlog, which bounds the memory; sets the pieces' sizes to what is good of them.
 
     Returns:
         What was unreadable, and the states at the ends of files at which the queue was in read-behind.
     """
     damage, checkpoints = [], []
-    for piece in storage.pieces:
-        file = storage.open(piece)
+    for piece in pieces.all:
+        file = pieces.open(piece)
         try:
-            for batch in read_batches(file, dialect=dialect, end=piece.size):
+            for batch in pieces.reading(file, 0, piece.size).batches():
                 if not backlog.apply(piece, batch):
                     break
         except DamageError as error:
             piece.size = error.position or 0
             damage.append(Damage(piece.path, piece.size, error.reason))
         finally:
-            storage.release(file)
-        if backlog.behind and piece is not storage.pieces[-1]:
+            pieces.release(file)
+        if backlog.behind and piece is not pieces.all[-1]:
             checkpoints.append(Checkpoint.of(piece, backlog))
     return damage, checkpoints
 
@@ -131,19 +133,17 @@ def replay(directory: str | os.PathLike[str], name: str, *, dialect: Dialect = "
         BusyError: the queue replaces its files faster than they can be opened.
     """
     DIALECT("dialect", dialect)
-    snapshot = Snapshot(Place.of(directory, name, disk))
-    backlog = Backlog(snapshot, _ALL)
-    try:
-        damage, _ = load(snapshot, backlog, dialect=dialect)
-        return State(
-            [item_of(row) for row in backlog.memory],
-            {xid: item_of(row) for xid, row in sorted(backlog.open.items())},
-            backlog.last_xid,
-            damage,
-            [piece.path for piece in snapshot.pieces],
-        )
-    finally:
-        snapshot.close()
+    with closing(Pinned(Place.of(directory, name, disk))) as snapshot:
+        pieces = pinned_pieces(snapshot, dialect)
+        backlog = Backlog(pieces, _ALL)
+        damage, _ = load(pieces, backlog)
+    return State(
+        [item_of(row) for row in backlog.memory],
+        {xid: item_of(row) for xid, row in sorted(backlog.open.items())},
+        backlog.last_xid,
+        damage,
+        [piece.path for piece in pieces.all],
+    )
 
 
 def dump(backlog: Backlog, now_ms: int) -> Iterator[bytes]:

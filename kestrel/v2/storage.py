@@ -13,44 +13,66 @@ for appending, syncing and the lock. Promises:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any
 
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.fast import Fuse
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, open_file
+from kestrel.reading import Reading
 from kestrel.snapshot_files import Pinned
 from kestrel.tail import Sync, Tail
 from kestrel.v2.codec import whole_size
-from kestrel.v2.journal import Piece, list_parts
-from sej.system.disk import File
+from kestrel.v2.journal import Dialect, Piece, list_parts, reading
+from sej.system.disk import Disk, File
 from sej.system.logs import WARNING, record
 
 
-class Pieces(Protocol):
-    """The files that a backlog reads from; a storage, or a snapshot of one."""
+class Pieces:
+    """The files of a journal that are read: those of an open queue, or pinned ones.
 
-    fuse: Fuse
-    pieces: list[Piece]
+    Attributes:
+        all: the files in the order of replay; of an open queue, the last one is the current file.
+        fuse: the lifecycle of the queue.
+        dialect: what opcode 8 means.
+    """
 
-    def open(self, piece: Piece) -> File:
-        """A piece, opened for reading."""
+    def __init__(
+        self, pieces: list[Piece], fuse: Fuse, dialect: Dialect, disk: Disk, pinned: Pinned | None = None
+    ) -> None:
+        self.all, self.fuse, self.dialect = pieces, fuse, dialect
+        self._disk, self._pinned = disk, pinned
+
+    def open(self, piece: Any) -> File:
+        """A piece, opened for reading, for its :meth:`release`."""
+        return open_file(piece.path, self._disk) if self._pinned is None else self._pinned.files[piece.path]
 
     def release(self, file: File) -> None:
-        """The file is not used any more."""
+        """Close a file that :meth:`open` returned; a pinned one stays open."""
+        if self._pinned is None:
+            file.close()
+
+    def following(self, piece: Any) -> tuple[Piece, int] | None:
+        """The next piece, all of it."""
+        at = self.all.index(piece) + 1
+        return (self.all[at], 0) if at < len(self.all) else None
+
+    def reading(self, file: File, start: int, end: int) -> Reading:
+        """The operations in a part of a piece."""
+        return reading(file, self.dialect, start, end)
 
 
-def refuse_others(storage: Pieces) -> None:
+def refuse_others(pieces: Pieces) -> None:
     """Files of Kestrel 3 and of other programs may have the names of a queue; read as Kestrel 2's they are damage.
 
     Raises:
         DamageError: one of the files is such a file.
     """
-    for piece in storage.pieces:
-        file = storage.open(piece)
+    for piece in pieces.all:
+        file = pieces.open(piece)
         try:
             magic = file.read(MAGIC_SIZE, 0)
         finally:
-            storage.release(file)
+            pieces.release(file)
         if magic in (READER_MAGIC, WRITER_MAGIC):
             raise DamageError(
                 "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
@@ -69,13 +91,14 @@ class Storage:
 
     Attributes:
         pieces: the files in the order of replay; the last one is the current file.
+        files: the same, to be read.
         current: that one; only once it is ready.
         place: where the queue is.
         tail: appends to the current file.
         fuse: the lifecycle of the queue.
     """
 
-    def __init__(self, place: Place, sync: Sync = "never") -> None:
+    def __init__(self, place: Place, dialect: Dialect = "auto", sync: Sync = "never") -> None:
         """Take the lock and list the files; the arguments are those of :class:`~kestrel.tail.Tail`."""
         if place.name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
             raise BadNameError(
@@ -88,7 +111,8 @@ class Storage:
         try:
             listing = list_parts(place.files(), place.name)
             self.pieces = listing.pieces
-            refuse_others(self)
+            self.files = Pieces(self.pieces, self.fuse, dialect, self._disk)
+            refuse_others(self.files)
             for path in (*listing.dead, *listing.temporary):  # what a process that died left
                 self._disk.unlink(path)
             for piece in self.pieces:
@@ -112,21 +136,11 @@ class Storage:
             self.place.keep_tail(one.path, one.position)
             self.place.cut(one.path, one.position)
             record(__name__, WARNING, "%s: cut damage at %d, kept a copy", one.path, one.position)
-        if self.pieces and self.pieces[-1].stamp is None:
-            status = self._disk.status(self.pieces[-1].path)
-            if status is not None and status.size > self.pieces[-1].size:
-                # The file ends with a state dump, and a replay reads nothing after one.
-                self._rename_current()
+        last = self.pieces[-1] if self.pieces else None
+        if last is not None and last.stamp is None and self._size(last.path) > last.size:
+            self._rename_current()  # the file ends with a state dump, and a replay reads nothing after one
         self._open_current()
         self.fuse.live = True
-
-    def open(self, piece: Piece) -> File:
-        """A piece, opened for reading, for its :meth:`release`."""
-        return open_file(piece.path, self._disk)
-
-    def release(self, file: File) -> None:
-        """Close a file that :meth:`open` returned."""
-        file.close()
 
     @property
     def size(self) -> int:
@@ -151,15 +165,14 @@ class Storage:
         """The place of a file whose items come after all others. Raises as ``Appender.append``."""
         if self.size:
             self.rotate()
-        stamp = max(self.place.now_ms(), max((piece.stamp or 0 for piece in self.pieces), default=0) + 1)
+        stamp = self._next_stamp()
         return Piece(self.place.path(f".{stamp}"), stamp, 0)
 
     def adopt(self, path: str, target: Piece) -> None:
         """Make a whole, synced file of operations the newest part of the journal. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self._disk.rename(path, target.path)
-            status = self._disk.status(target.path)
-            target.size = 0 if status is None else status.size
+            target.size = self._size(target.path)
             self.pieces.insert(-1, target)
 
     def replace(self, last: Piece, content: Iterable[bytes]) -> None:
@@ -199,16 +212,21 @@ class Storage:
         index = self.pieces.index(last)
         for piece in self.pieces[: index + 1]:
             self._disk.unlink(piece.path)
-        status = self._disk.status(pack)
-        self.pieces[: index + 1] = [Piece(last.path, last.stamp, 0 if status is None else status.size)]
+        self.pieces[: index + 1] = [Piece(last.path, last.stamp, self._size(pack))]
 
     def _rename_current(self) -> None:
         piece = self.pieces[-1]
-        before = max((other.stamp or 0 for other in self.pieces), default=0)
-        piece.stamp = max(self.place.now_ms(), before + 1)
+        piece.stamp = self._next_stamp()
         path = self.place.path(f".{piece.stamp}")
         self._disk.rename(piece.path, path)
         piece.path = path
+
+    def _next_stamp(self) -> int:
+        return max(self.place.now_ms(), 1 + max((piece.stamp or 0 for piece in self.pieces), default=0))
+
+    def _size(self, path: str) -> int:
+        status = self._disk.status(path)
+        return 0 if status is None else status.size
 
     def _open_current(self) -> None:
         path = self.place.path()
@@ -228,23 +246,7 @@ class Storage:
             self.tail.close()
 
 
-class Snapshot(Pinned):
-    """The pieces of a journal, for reading only.
-
-    Attributes:
-        pieces: in the order of replay.
-        fuse: as a storage has it; nothing here blows it.
-    """
-
-    def __init__(self, place: Place, *, exclude: bool = False) -> None:
-        """Open the files; as :class:`~kestrel.snapshot_files.Pinned`."""
-        super().__init__(place, exclude=exclude)
-        self.pieces = list_parts(self.sizes, place.name).pieces
-        self.fuse = Fuse(place.path())
-
-    def open(self, piece: Piece) -> File:
-        """The open file of a piece, for its :meth:`release`."""
-        return self.files[piece.path]
-
-    def release(self, file: File) -> None:
-        """The file stays open until ``close``."""
+def pinned_pieces(snapshot: Pinned, dialect: Dialect) -> Pieces:
+    """The pieces of a journal that another program may be changing."""
+    pieces = list_parts(snapshot.sizes, snapshot.place.name).pieces
+    return Pieces(pieces, Fuse(snapshot.place.path()), dialect, snapshot.place.disk, snapshot)

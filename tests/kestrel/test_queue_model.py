@@ -158,7 +158,7 @@ class QueueOfLargeItems(SmallWindows, QueueAgainstLists):
     """The same with items that may be larger than any single read or write."""
 
     windows: ClassVar = {
-        "kestrel.v2.journal": ["_BLOCK"],
+        "kestrel.reading": ["_BLOCK"],
         "kestrel.v2.replay": ["_BLOCK"],
         "kestrel.v2.contents": ["_FLUSH_STEP", "MEMORY_BYTES"],
         "kestrel.files": ["_COPY_SIZE"],

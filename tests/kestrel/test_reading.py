@@ -76,7 +76,7 @@ def test_a_block_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: 
     expected, _ = read(tmp_path / "j", data)
     assert len(expected) == 6
     for block in range(1, 40):
-        monkeypatch.setattr("kestrel.v2.journal._BLOCK", block)
+        monkeypatch.setattr("kestrel.reading._BLOCK", block)
         for cut in (0, 1, 7, 20):
             found, error = read(tmp_path / "j", data[: len(data) - cut])
             assert found == expected[: len(found)]

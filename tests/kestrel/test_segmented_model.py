@@ -148,7 +148,7 @@ class QueueOfLargeItems(SmallWindows, QueueAgainstModel):
     windows: ClassVar = {
         "kestrel.segmented.journal": ["_GROWN_BYTES"],
         "kestrel.segmented.files": ["_BLOCK"],
-        "kestrel.segmented.writing": ["_BLOCK"],
+        "kestrel.reading": ["_BLOCK"],
     }
 
     limit = 0
