@@ -13,25 +13,105 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 import kestrel
 from kestrel import segmented
+from sej.system.disk import OS, Disk
 from tests.sej.windows import shrunk
 
 START = 1_500_000_000_000
 OPENERS: dict[str, Any] = {"two": kestrel.Queue, "three": segmented.Queue}
 
 
-def values(queue: kestrel.Queue) -> list[bytes]:
+class Two:
+    """A queue of Kestrel 2, by the names that both formats have in the tests."""
+
+    opener = kestrel.Queue
+    late_ms = 1  # an item expires after its time
+    drop = "discard_oldest"
+
+    def __init__(self, queue: kestrel.Queue, reader: str = "") -> None:
+        self.queue: Any = queue
+        self.end, self.back, self.flush = queue.confirm, queue.unreserve, queue.flush
+        self.counters = queue.counters
+        self.get, self.peek, self.put_many, self.close = queue.get, queue.peek, queue.put_many, queue.close
+
+    @classmethod
+    def open(cls, directory: Any, **options: Any) -> "Two":
+        return cls(cls.opener(directory, "cars", **options))
+
+    def put(self, data: bytes, until: int | None = None) -> None:
+        self.queue.put(data, expiry=until or 0)
+
+    def take(self, timeout: Any = 0.0) -> tuple[int, bytes] | None:
+        found = self.queue.reserve(timeout)
+        return found and (found[0], found[1].data)
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.queue.open_transactions)
+
+    def expired(self) -> int:
+        found: int = self.counters().expired_items
+        return found
+
+    @staticmethod
+    def left(directory: Any, disk: Disk = OS) -> list[bytes]:
+        """What is not ended, as the files say."""
+        return [item.data for item in kestrel.replay(directory, "cars", disk=disk).recovered]
+
+
+class Three:
+    """A reader of a libkestrel queue, by the same names."""
+
+    opener = segmented.Queue
+    late_ms = 0
+    drop = "drop_oldest"
+
+    def __init__(self, queue: segmented.Queue, reader: str = "") -> None:
+        self.queue: Any = queue
+        self.reader = at = queue.reader(reader, start="first")
+        self.end, self.back, self.flush = at.commit, at.unget, at.flush
+        self.counters = at.counters
+        self.get, self.peek, self.put_many, self.close = at.get, at.peek, queue.put_many, queue.close
+
+    @classmethod
+    def open(cls, directory: Any, **options: Any) -> "Three":
+        return cls(cls.opener(directory, "cars", **options))
+
+    def put(self, data: bytes, until: int | None = None) -> None:
+        self.queue.put(data, expire_time=until)
+
+    def take(self, timeout: Any = 0.0) -> tuple[int, bytes] | None:
+        item = self.reader.get(timeout)
+        return item and (item.id, item.data)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def expired(self) -> int:
+        return int(self.counters().expired)
+
+    @staticmethod
+    def left(directory: Any, disk: Disk = OS, reader: str = "") -> list[bytes]:
+        """What is not ended, as the files say."""
+        state = segmented.load(directory, "cars", disk=disk)
+        head, done = state.readers.get(reader, segmented.Bookmark())
+        return [item.data for item in state.items if item.id > head and item.id not in done]
+
+
+KINDS: list[Any] = [Two, Three]
+
+
+def values(queue: Any) -> list[bytes]:
     """Take every item."""
     return [item.data for item in iter(queue.get, None)]
 
 
 @contextmanager
-def waiting(queue: kestrel.Queue, *calls: Any) -> Iterator[list[Future[Any]]]:
+def waiting(queue: Any, *calls: Any) -> Iterator[list[Future[Any]]]:
     """Let a thread wait in each of these calls, one after the other."""
     with ThreadPoolExecutor() as pool:
         found: list[Future[Any]] = []
         for call in calls:
             found.append(pool.submit(call, None))
-            while queue.counters().waiters < len(found):
+            while queue._signal.waiters < len(found):
                 pass
         yield found
 

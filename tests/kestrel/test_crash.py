@@ -22,6 +22,7 @@ from kestrel.errors import FailedError
 from sej.system.disk import Disk
 from tests.cli.command import ROOT
 from tests.crash.disk import CrashDisk, Fault, faulty
+from tests.kestrel.support import Three, Two
 
 Step = Callable[[kestrel.Queue], object]
 Shape = tuple[list[bytes], list[bytes]]
@@ -254,6 +255,8 @@ def test_every_call_of_a_segmented_queue_may_fail_once(fault: Fault) -> None:
     assert number > 20 or fault == "sync-loses"
 
 
+KINDS: dict[str, Any] = {"kestrel": Two, "libkestrel": Three}
+
 # --- SIGKILL of real processes at random moments: no confirmed item is delivered again, no unconfirmed item is lost
 
 
@@ -274,18 +277,10 @@ def run_and_kill(kind: str, directory: Path, seed: int, seconds: float) -> list[
 
 
 def numbers_in(kind: str, directory: Path) -> list[int]:
-    if kind == "kestrel":
-        with kestrel.Queue(directory, "cars") as queue:
-            assert queue.damage == []
-            assert queue.open_transactions == {}
-        items = [item.data for item in kestrel.replay(directory, "cars").items]
-    else:
-        with segmented.Queue(directory, "jobs") as other:
-            assert other.damage == []
-        state = segmented.load(directory, "jobs")
-        pending = set(state.pending("r"))
-        items = [item.data for item in state.items if item.id in pending]
-    return [int(data.partition(b":")[0]) for data in items]
+    q = KINDS[kind].open(directory)
+    assert q.queue.damage == []
+    q.close()
+    return [int(data.partition(b":")[0]) for data in q.left(directory)]
 
 
 def rounds(kind: str, directory: Path, budget_s: float) -> int:
@@ -311,6 +306,6 @@ def rounds(kind: str, directory: Path, budget_s: float) -> int:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_costs_nothing(kind: str, tmp_path: Path, torture_s: float) -> None:
     assert rounds(kind, tmp_path, max(torture_s, 1.0)) >= 2

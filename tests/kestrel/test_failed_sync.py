@@ -8,19 +8,20 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 import kestrel
 import sej
-from kestrel import segmented
 from kestrel.errors import KestrelError
 from kestrel.v2.codec import addx
 from kestrel.v2.items import item_of
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyOnly, faulty
 from tests.crash.test_failed_sync import Case, closing
+from tests.kestrel.support import Three, Two
 
 
 def value(turn: int, n: int) -> bytes:
@@ -35,40 +36,32 @@ def opened(disk: Disk, turn: int, **options: Any) -> kestrel.Queue:
     return kestrel.Queue("/q", "cars", disk=disk, now_ms=clock(turn), **options)
 
 
-def always(disk: Disk, turn: int, **options: Any) -> Iterator[tuple[str, Any]]:
-    queue = opened(disk, turn, sync="always", **options)
-    with closing(queue):
+def always(kind: Any, disk: Disk, turn: int, **options: Any) -> Iterator[tuple[str, Any]]:
+    q = kind.open("/q", sync="always", disk=disk, now_ms=clock(turn), **options)
+    with closing(q.queue):
         for n in range(4):
-            queue.put(value(turn, n))
+            q.put(value(turn, n))
             yield "put", value(turn, n)
-        for _ in range(2):
-            head = queue.peek()
-            assert head is not None
-            yield "ending", head.data
-            assert queue.get() == head
-            yield "done", head.data
-        taken = queue.reserve()
-        assert taken is not None
-        yield "ending", taken[1].data
-        queue.confirm(taken[0])
-        yield "done", taken[1].data
+        for n in range(3):
+            head = q.peek().data
+            yield "ending", head
+            if kind is Two and n < 2:
+                assert q.get().data == head
+            else:
+                handle, data = q.take()
+                assert data == head and q.end(handle)
+            yield "done", head
+            if kind is Three and n == 1:
+                q.queue.checkpoint()
 
 
-def rotating(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    return always(disk, turn, max_memory_bytes=60)
-
-
-def rewriting(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    return always(disk, turn, max_journal_bytes=100, compact_delay_s=0)
-
-
-def by_hand(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    queue = opened(disk, turn)
-    with closing(queue):
+def by_hand(kind: Any, disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
+    q = kind.open("/q", disk=disk, now_ms=clock(turn))
+    with closing(q.queue):
         for n in range(4):
-            queue.put(value(turn, n))
+            q.put(value(turn, n))
             if n % 2:
-                queue.sync()
+                q.queue.sync()
                 yield "put", value(turn, n - 1)
                 yield "put", value(turn, n)
 
@@ -103,13 +96,11 @@ def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
         queue._contents.storage.fuse.shut = True
 
 
-def in_queue(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
+def in_files(kind: Any, disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
     if disk.status("/q") is None:
         assert not said
         return
-    state = kestrel.replay("/q", "cars", disk=disk)
-    left = Counter(item.data for item in (*state.items, *state.open_transactions.values()))
-    counted = Counter(said)
+    left, counted = Counter(kind.left("/q", disk)), Counter(said)
     for word, what in counted:
         if word == "put" and not counted["ending", what]:
             assert left[what] == 1, (what, left)
@@ -117,62 +108,17 @@ def in_queue(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
             assert not left[what], (what, left)
 
 
-def three(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    queue = segmented.Queue(
-        "/q", "jobs", sync="always", disk=disk, journal_bytes=120, checkpoint_s=1000, now_ms=clock(turn)
-    )
-    with closing(queue):
-        reader = queue.reader("r", start="first")
-        for n in range(4):
-            queue.put(value(turn, n))
-            yield "put", value(turn, n)
-        for n in range(3):
-            item = reader.get()
-            assert item is not None
-            yield "ending", item.data
-            reader.commit(item)
-            yield "done", item.data
-            if n == 1:
-                queue.checkpoint()
-
-
-def three_by_hand(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
-    queue = segmented.Queue("/q", "jobs", disk=disk, checkpoint_s=1000, now_ms=clock(turn))
-    with closing(queue):
-        queue.reader("r", start="first")
-        for n in range(4):
-            queue.put(value(turn, n))
-            if n % 2:
-                queue.sync()
-                yield "put", value(turn, n - 1)
-                yield "put", value(turn, n)
-
-
-def in_three(disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
-    if disk.status("/q") is None:
-        assert not said
-        return
-    state = segmented.load("/q", "jobs", disk=disk)
-    counted = Counter(said)
-    pending = set(state.pending("r")) if "r" in state.readers else {item.id for item in state.items}
-    left = Counter(item.data for item in state.items if item.id in pending)
-    for word, what in counted:
-        if word == "put" and not counted["ending", what]:
-            assert left[what] == 1, (what, left)
-        if word == "done" and "r" in state.readers:
-            assert not left[what], (what, left)
-
-
-CASES = {
-    "always": Case(always, in_queue),
-    "rotating": Case(rotating, in_queue),
-    "rewriting": Case(rewriting, in_queue),
-    "sync": Case(by_hand, in_queue),
-    "close": Case(by_closing, in_queue),
-    "seen": Case(seen, in_queue),
-    "segmented": Case(three, in_three),
-    "segmented sync": Case(three_by_hand, in_three),
+WORK: dict[str, tuple[Any, Any]] = {
+    "always": (Two, partial(always, Two)),
+    "rotating": (Two, partial(always, Two, max_memory_bytes=60)),
+    "rewriting": (Two, partial(always, Two, max_journal_bytes=100, compact_delay_s=0)),
+    "sync": (Two, partial(by_hand, Two)),
+    "close": (Two, by_closing),
+    "seen": (Two, seen),
+    "segmented": (Three, partial(always, Three, journal_bytes=120, checkpoint_s=1000)),
+    "segmented sync": (Three, partial(by_hand, Three)),
 }
+CASES = {name: Case(work, partial(in_files, kind)) for name, (kind, work) in WORK.items()}
 
 
 @pytest.mark.parametrize("fault", ["sync-loses", "eio"])

@@ -23,84 +23,61 @@ from tests.crash.disk import CrashDisk
 
 HISTORY = """
 import hashlib, pathlib, random, sys, tempfile
-import kestrel
-from kestrel import fast, segmented
+from kestrel import fast
+from tests.kestrel.support import KINDS, Two
 
 dice = random.Random(int(sys.argv[1]))
 now = [1_475_195_912_693]
-clock = lambda: now[0]
 results = []
 
 def data():
     return dice.randbytes(dice.choice((0, 1, 30, 300)))
 
-def tried(call, *arguments, **options):
+def tried(call, *arguments):
     now[0] += 1
     try:
-        results.append(call(*arguments, **options))
+        results.append(call(*arguments))
     except Exception as error:
         results.append((type(error).__name__, str(error)))
     return results[-1]
 
-def limits(drop):
-    return dice.choice((
-        {}, {}, {"max_items": 5}, {"max_bytes": 200}, {"max_items": 4, drop: True}, {"max_bytes": 0},
-        {"max_age_s": 0.02},
-    ))
-
-def kestrel_2(directory):
-    sizes = dice.choice(({}, {"journal_bytes": 200}, {"max_memory_bytes": 900}))
+def history(kind, directory):
+    # Checkpoints are taken by a clock that no two runs share: only at the end here.
+    sizes = ({}, {"journal_bytes": 200}, {"max_memory_bytes": 900})
+    if kind is not Two:
+        sizes = ({"checkpoint_s": 3600}, {"checkpoint_s": 3600, "journal_bytes": 2000})
+    size = dice.choice(sizes)
     for _ in range(3):
+        limits = dice.choice((
+            {}, {}, {"max_items": 5}, {"max_bytes": 200}, {"max_items": 4, kind.drop: True}, {"max_bytes": 0},
+            {"max_age_s": 0.02},
+        ))
         held = []
-        with kestrel.Queue(directory, "cars", now_ms=clock, **sizes, **limits("discard_oldest")) as queue:
-            for _ in range(60):
-                step = dice.randrange(8)
+        with kind.opener(directory, "cars", now_ms=lambda: now[0], **size, **limits) as queue:
+            readers = [kind(queue, name) for name in ([""] if kind is Two else "ab")]
+            for _ in range(80):
+                q, step = dice.choice(readers), dice.randrange(10)
                 if step < 3:
-                    tried(queue.put, dice.choice((data(), bytearray(b"array"), "text")) if step else data())
+                    tried(q.put, dice.choice((data(), bytearray(b"array"), "text")) if step else data())
                 elif step == 3:
-                    tried(queue.put, data(), expiry=dice.choice((0, clock() + 20)))
+                    tried(q.put, data(), dice.choice((None, now[0] + 20)))
                 elif step == 4:
-                    tried(queue.get)
-                elif step == 5:
-                    found = tried(queue.reserve)
-                    held += [found[0]] if isinstance(found, tuple) and isinstance(found[0], int) else []
-                elif step == 6 and held:
-                    tried(queue.confirm, held.pop(dice.randrange(len(held))))
-                elif held:
-                    tried(queue.unreserve, held.pop())
-            results.append(queue.counters())
-            results.append(queue.confirm(12345))
-
-def libkestrel(directory):
-    sizes = dice.choice(({}, {"journal_bytes": 2000}))
-    for _ in range(3):
-        held = []
-        # Checkpoints are taken by a clock that no two runs share: only at the end here.
-        some = limits("drop_oldest")
-        with segmented.Queue(directory, "jobs", now_ms=clock, checkpoint_s=3600, **sizes, **some) as queue:
-            for _ in range(60):
-                reader = queue.reader(dice.choice(("a", "b")))
-                step = dice.randrange(8)
-                if step < 3:
-                    tried(queue.put, dice.choice((data(), bytearray(b"array"), "text")) if step else data())
-                elif step == 3:
-                    tried(queue.put, data(), expire_time=clock() + 20)
-                elif step == 4:
-                    found = tried(reader.peek)
-                elif step == 5 or not held:
-                    found = tried(reader.get)
-                    held += [(reader, found)] if isinstance(found, segmented.Item) else []
-                elif step == 6:
-                    reader, item = held.pop(dice.randrange(len(held)))
-                    tried(reader.commit, dice.choice((item, item.id)))
+                    tried(dice.choice((q.peek, q.get)))
+                elif step < 7 or not held:
+                    found = tried(q.take)
+                    held += [(q, found[0])] if found and isinstance(found[0], int) else []
+                elif step < 9:
+                    q, handle = held.pop(dice.randrange(len(held)))
+                    tried(q.end, handle)
                 else:
-                    reader, item = held.pop()
-                    tried(reader.unget, item)
-            results.extend(queue.reader(name).counters() for name in queue.readers)
+                    q, handle = held.pop()
+                    tried(q.back, handle)
+            results.extend(q.counters() for q in readers)
+            results.append(readers[0].end(12345))
 
-for history in (kestrel_2, libkestrel):
+for kind in KINDS:
     with tempfile.TemporaryDirectory() as directory:
-        history(directory)
+        history(kind, directory)
         for path in sorted(pathlib.Path(directory).rglob("*")):
             if path.is_file() and "~~" not in path.name:
                 results.append((path.name, hashlib.sha256(path.read_bytes()).hexdigest()))

@@ -7,6 +7,7 @@ may have changed, neither in the files nor for a caller that continues with the 
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ from kestrel import segmented
 from kestrel.errors import FailedError, ShutError
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk
-from tests.kestrel.support import OPENERS, values
+from tests.kestrel.support import KINDS, values
 
 COMPILED = kestrel.fast.Fuse.__module__ != "kestrel.fast.reference"
 """Whether the calls for each item are compiled, and so have no lines. ``make test`` runs these tests on both twins."""
@@ -126,30 +127,25 @@ def test_an_interrupt_at_any_line_of_a_queue(name: str, options: dict[str, Any])
     assert refused or COMPILED
 
 
-def end_first(queue: Any) -> Waiting:
+def end_first(q: Any) -> Waiting:
     """Take all, and end the first one for good."""
-    if isinstance(queue, kestrel.Queue):
-        taken = list(iter(queue.reserve, None))
-        queue.confirm(taken[0][0])
-        return [item.data for _, item in taken]
-    reader = queue.reader()
-    items = list(iter(reader.get, None))
-    reader.commit(items[0])
-    return [item.data for item in items]
+    taken = list(iter(q.take, None))
+    assert q.end(taken[0][0])
+    return [data for _, data in taken]
 
 
-@pytest.mark.parametrize("kind", [Interrupt, LateError])
-@pytest.mark.parametrize("name", OPENERS)
-def test_a_close_that_is_interrupted_is_finished_by_the_next_one(name: str, kind: type[BaseException]) -> None:
+@pytest.mark.parametrize("error", [Interrupt, LateError])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_close_that_is_interrupted_is_finished_by_the_next_one(kind: Any, error: type[BaseException]) -> None:
     for line in count(1):
         disk = CrashDisk()
-        queue = OPENERS[name]("/q", "cars", disk=disk)
-        queue.put_many([b"a", b"b", b"c"])
-        end_first(queue)
-        reached = interrupted(queue.close, line, kind)
-        queue.close()
-        with OPENERS[name]("/q", "cars", disk=disk) as queue:  # the lock is free
-            assert end_first(queue) == [b"b", b"c"]
+        q = kind.open("/q", disk=disk)
+        q.put_many([b"a", b"b", b"c"])
+        end_first(q)
+        reached = interrupted(q.close, line, error)
+        q.close()
+        with closing(kind.open("/q", disk=disk)) as q:  # the lock is free
+            assert end_first(q) == [b"b", b"c"]
         if not reached:
             break
     assert line > 5

@@ -1,9 +1,10 @@
-"""What a Kestrel 2 queue does, verb by verb, on real files."""
+"""What the queues do, verb by verb, on real files: both formats alike, and what each has alone."""
 
+import errno
 import os
 from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,17 +15,15 @@ import pytest
 import kestrel
 import sej
 from kestrel import segmented
-from kestrel.errors import BadNameError, BusyError, FailedError, FullError, ShutError, TooLargeError
+from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2 import format
 from kestrel.v2.items import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
-from tests.kestrel.support import OPENERS, START, values, waiting
+from tests.kestrel.support import KINDS, OPENERS, START, Three, Two, values, waiting
+from tests.sej.hooks import HookedDisk
 from tests.ticks import Clock
-
-COMPILED = kestrel.fast.Fuse.__module__ != "kestrel.fast.reference"
-"""Whether the calls for each item have a short way."""
 
 
 @pytest.fixture
@@ -32,23 +31,157 @@ def clock() -> Clock:
     return Clock(START)
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def made(kind: Any, tmp_path: Path, clock: Clock) -> Callable[..., Any]:
+    """What opens a queue of either format."""
+    return partial(kind.open, tmp_path, now_ms=clock)
+
+
 @pytest.fixture
 def opened(tmp_path: Path, clock: Clock) -> Callable[..., kestrel.Queue]:
-    def make(**options: Any) -> kestrel.Queue:
-        return kestrel.Queue(tmp_path, "cars", now_ms=clock, **options)
-
-    return make
+    return partial(kestrel.Queue, tmp_path, "cars", now_ms=clock)
 
 
-def test_first_in_first_out_with_binary_data(opened: Callable[..., kestrel.Queue]) -> None:
-    with opened() as queue:
-        queue.put(b"")
-        queue.put(bytes(range(256)))
-        assert queue.put_many([b"a", bytearray(b"b")]) == 2  # type: ignore[list-item]
-        assert queue.peek() == kestrel.Item(b"", START, 0)
-        assert len(queue) == 4
-        assert values(queue) == [b"", bytes(range(256)), b"a", b"b"]
-        assert (queue.get(), queue.peek(), queue.reserve()) == (None, None, None)
+@pytest.fixture
+def jobs(tmp_path: Path, clock: Clock) -> Callable[..., segmented.Queue]:
+    return partial(segmented.Queue, tmp_path, "jobs", now_ms=clock)
+
+
+def files(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir() if "~~" not in entry.name)
+
+
+def test_a_get_waits_for_a_put(made: Callable[..., Any]) -> None:
+    with closing(made()) as q:
+        with waiting(q.queue, q.get) as (getting,):
+            q.put(b"now")
+        assert getting.result().data == b"now"
+        with waiting(q.queue, q.get) as (getting,):
+            q.queue.evict_waiters()
+        assert (getting.result(), q.get(timeout=0.01)) == (None, None)
+
+
+def test_a_peek_that_was_woken_wakes_the_next(made: Callable[..., Any]) -> None:
+    """One put wakes one waiter; a peek leaves the item to another."""
+    with closing(made()) as q, waiting(q.queue, q.peek, q.get) as calls:
+        q.put(b"item")
+        found = wait(calls, 60)
+        q.queue.evict_waiters()  # for a thread that sleeps on although the item is there
+        assert not found.not_done
+
+
+def test_a_closed_queue_wakes_and_refuses(made: Callable[..., Any], kind: Any) -> None:
+    q = made()
+    with waiting(q.queue, q.get) as (getting,):
+        q.close()
+        q.close()
+    verbs = [getting.result, q.get, q.peek, q.take, q.flush, partial(q.put, b""), partial(q.end, 1)]
+    for verb in [*verbs, q.queue.checkpoint] if kind is Three else verbs:
+        with pytest.raises(ShutError):
+            verb()
+
+
+def test_items_expire_at_or_after_their_time(made: Callable[..., Any], kind: Any, clock: Clock) -> None:
+    with closing(made()) as q:
+        for data, until in ((b"soon", START + 10), (b"never", None), (b"later", START + 20)):
+            q.put(data, until)
+        clock.now = START + 9 + kind.late_ms
+        assert q.peek().data == b"soon"
+        clock.now += 1
+        assert q.peek().data == b"never"
+        clock.now += 100
+        assert values(q) == [b"never"]
+        assert q.expired() == 2
+
+
+def test_limits_refuse(made: Callable[..., Any]) -> None:
+    with closing(made(max_items=2, max_item_bytes=5)) as q:
+        q.put_many([b"a", b"b"])
+        with pytest.raises(FullError, match="2 items"):
+            q.put(b"c")
+        with pytest.raises(TooLargeError, match="at most 5 bytes"):
+            q.put(b"123456")
+        q.end(q.take()[0])
+        with pytest.raises(FullError):
+            q.put_many([b"c", b"d"])
+        q.put(b"c")
+        with pytest.raises(TypeError):
+            q.put("text")
+        assert values(q) == [b"b", b"c"]
+
+
+def test_max_bytes_may_be_passed_by_one_item(made: Callable[..., Any]) -> None:
+    with closing(made(max_bytes=10)) as q:
+        q.put(b"123456789")
+        q.put(b"over")
+        with pytest.raises(FullError):
+            q.put(b"")
+
+
+def test_the_oldest_are_dropped(made: Callable[..., Any], kind: Any, tmp_path: Path) -> None:
+    with closing(made(max_items=3, max_bytes=100, **{kind.drop: True})) as q:
+        for number in range(8):
+            q.put(b"%d" % number)
+        assert q.counters().discarded == 5
+        assert kind.left(tmp_path) == [b"5", b"6", b"7"]
+        q.put(b"x" * 100)
+        assert len(q) == (3 if kind is Two else 1)  # libkestrel drops until the data fits
+        with pytest.raises(FullError) if kind is Two else nullcontext():
+            q.put_many([b"x"] * 4)
+
+
+def test_one_process_has_it_and_a_deleted_queue_is_gone(made: Callable[..., Any], tmp_path: Path) -> None:
+    with closing(made()) as q:
+        q.put(b"a")
+        with pytest.raises(BusyError, match="pid="):
+            made()
+    again = made()
+    assert len(again) == 1
+    again.queue.delete()
+    assert [path.name for path in tmp_path.iterdir()] == ["cars~~lock"]
+
+
+def test_a_lost_lock_stops_the_queue(made: Callable[..., Any], kind: Any, tmp_path: Path) -> None:
+    """The originals delete name~~* when they start; two writers must not follow."""
+    with closing(made()) as q:
+        q.put(b"x")
+        handle, _ = q.take()
+        (tmp_path / "cars~~lock").unlink()
+        q.queue._tail._checked_ns = 0  # as if the last look was 100 ms ago
+        with pytest.raises(FailedError, match="removed or replaced"):
+            q.end(handle)
+        for verb in (partial(q.put, b"a"), q.queue.checkpoint if kind is Three else q.flush):
+            with pytest.raises(FailedError):
+                verb()
+    assert kind.left(tmp_path) == [b"x"]
+
+
+@pytest.mark.parametrize("end", ["close", "delete"])
+def test_a_close_that_fails_releases_the_lock(kind: Any, end: str, tmp_path: Path) -> None:
+    failing = False
+
+    def hook(*_: object) -> None:
+        if failing:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    q = kind.open(tmp_path, disk=HookedDisk(hook))
+    q.put_many([b"a", b"b"])
+    assert q.end(q.take()[0])
+    failing = True
+    with pytest.raises(FailedError):
+        getattr(q.queue, end)()
+    failing = False
+    q.close()
+    with closing(kind.open(tmp_path)) as again:
+        assert again.take()[1] == b"b"
+
+
+# --- Kestrel 2
 
 
 def test_only_what_kestrel_2_4_reads_is_written(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
@@ -73,39 +206,6 @@ def test_only_what_kestrel_2_4_reads_is_written(opened: Callable[..., kestrel.Qu
         assert format.CONTINUE in written <= set(format.WRITTEN)  # it closes and adds in one step
 
 
-def test_a_get_waits_for_a_put(opened: Callable[..., kestrel.Queue]) -> None:
-    with opened() as queue:
-        with waiting(queue, queue.get) as (getting,):
-            queue.put(b"now")
-        assert getting.result().data == b"now"
-        assert queue.get(timeout=0.01) is None
-
-
-def test_a_closed_queue_wakes_and_refuses(opened: Callable[..., kestrel.Queue]) -> None:
-    queue = opened()
-    with waiting(queue, queue.get) as (getting,):
-        queue.close()
-        queue.close()
-    for verb in (getting.result, queue.get, queue.peek, queue.reserve, queue.flush, partial(queue.put, b""),
-                 partial(queue.confirm, 1)):  # fmt: skip
-        with pytest.raises(ShutError):
-            verb()
-
-
-def test_items_expire_strictly_after_their_time(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
-    with opened() as queue:
-        queue.put(b"soon", expiry=START + 10)
-        queue.put(b"never")
-        queue.put(b"later", expiry=START + 20)
-        clock.now = START + 10
-        assert queue.peek() == (b"soon", START, START + 10)
-        clock.now += 1
-        assert queue.peek() == (b"never", START, 0)
-        clock.now += 100
-        assert values(queue) == [b"never"]
-        assert queue.counters().expired_items == 2
-
-
 def test_max_age_caps_an_expiry_and_is_stored(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
     with opened(max_age_s=1) as queue:
         queue.put(b"a")
@@ -124,40 +224,6 @@ def test_expired_items_go_to_another_queue(tmp_path: Path, clock: Clock) -> None
         clock.now += 10
         assert queue.peek() is None
         assert late.get() == (b"slow", START + 10, 0)
-
-
-def test_limits_refuse(opened: Callable[..., kestrel.Queue]) -> None:
-    with opened(max_items=2, max_item_bytes=5) as queue:
-        queue.put_many([b"a", b"b"])
-        with pytest.raises(FullError, match="2 items"):
-            queue.put(b"c")
-        with pytest.raises(TooLargeError, match="at most 5 bytes"):
-            queue.put(b"123456")
-        queue.get()
-        with pytest.raises(FullError):
-            queue.put_many([b"c", b"d"])
-        queue.put(b"c")
-        assert values(queue) == [b"b", b"c"]
-        with pytest.raises(TypeError):
-            queue.put("text")  # type: ignore[arg-type]
-
-
-def test_max_bytes_may_be_passed_by_one_item(opened: Callable[..., kestrel.Queue]) -> None:
-    with opened(max_bytes=10) as queue:
-        queue.put(b"123456789")
-        queue.put(b"over")
-        with pytest.raises(FullError):
-            queue.put(b"")
-
-
-def test_the_oldest_are_discarded(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    with opened(max_items=3, discard_oldest=True) as queue:
-        for number in range(8):
-            queue.put(b"%d" % number)
-        assert queue.counters().discarded == 5
-        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"5", b"6", b"7"]
-        with pytest.raises(FullError):
-            queue.put_many([b"x"] * 4)
 
 
 def test_reserved_items_come_back_in_time(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
@@ -198,25 +264,6 @@ def test_counters_after_a_replay(opened: Callable[..., kestrel.Queue], clock: Cl
         assert queue.counters().age == 3
         queue.put(b"d")
         assert queue.counters().total_items == 4
-
-
-def test_one_process_has_it(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    with opened():
-        with pytest.raises(BusyError, match="pid="):
-            opened()
-        with pytest.raises(BusyError):
-            kestrel.pack(tmp_path, "cars")
-        assert kestrel.replay(tmp_path, "cars").items == []
-    opened().close()
-
-
-def test_a_lost_lock_stops_the_queue(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
-    """The original deletes name~~* when it starts; two writers must not follow."""
-    with opened() as queue:
-        (tmp_path / "cars~~lock").unlink()
-        queue._contents.storage.tail._checked_ns = 0  # as if the last look was 100 ms ago
-        with pytest.raises(FailedError, match="removed or replaced"):
-            queue.put(b"a")
 
 
 def test_an_empty_queue_begins_anew(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
@@ -342,15 +389,6 @@ def test_a_forked_child_that_closes_the_queue_leaves_its_files_alone(tmp_path: P
         assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"more"]
 
 
-def test_a_peek_that_was_woken_wakes_the_next(opened: Callable[..., kestrel.Queue]) -> None:
-    """One put wakes one waiter; a peek leaves the item to another."""
-    with opened() as queue, waiting(queue, queue.peek, queue.get) as calls:
-        queue.put(b"item")
-        found = wait(calls, 60)
-        queue.evict_waiters()  # for a thread that sleeps on although the item is there
-        assert not found.not_done
-
-
 def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None:
     """A rotated file gets a higher number, which must still be valid for all programs."""
     (tmp_path / "cars.9999999999999999999").write_bytes(b"\x01")
@@ -419,6 +457,176 @@ def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_pat
     assert [item and item.data for item in found] == [b"c", b"d", b"e"]
 
 
+# --- libkestrel
+
+
+def test_a_commit_holds_although_the_head_moves_over_others(jobs: Callable[..., segmented.Queue]) -> None:
+    """After an opening the head passes done items only when it reaches them: found by killing processes."""
+    with jobs() as queue:
+        queue.put_many([b"x"] * 9)
+        reader = queue.reader()
+        for _ in range(9):
+            reader.get()
+        for number in (1, 3, 4):
+            assert reader.commit(number)
+    queue = jobs()
+    reader = queue.reader()
+    for number in (2, 5, 6):
+        item = reader.get()
+        assert item is not None
+        assert item.id == number
+        if number != 5:
+            assert reader.commit(item)
+    on_disk = segmented.load(queue.directory, "jobs")
+    assert on_disk.pending("") == [5, 7, 8, 9]
+    queue.close()
+    with jobs() as queue:
+        taken = [item.id for _ in range(9) if (item := queue.reader().get())]
+        assert taken == [5, 7, 8, 9]
+
+
+def test_given_back_items_come_first_and_count_errors(jobs: Callable[..., segmented.Queue]) -> None:
+    given_up: list[tuple[str, int]] = []
+    with jobs(max_errors=2, on_given_up=lambda name, item: given_up.append((name, item.id))) as queue:
+        queue.put_many([b"a", b"b", b"c"])
+        reader = queue.reader()
+        reader.get()
+        reader.get()
+        assert reader.unget(2)
+        assert reader.unget(1)
+        assert not reader.unget(1)
+        taken = [(item.id, item.error_count) for _ in range(3) if (item := reader.get())]
+        assert taken == [(2, 1), (1, 1), (3, 0)]
+        assert reader.unget(1)
+        assert given_up == [("", 1)]
+        assert reader.head == 1
+        assert reader.counters().discarded == 1
+
+
+def test_the_first_named_reader_takes_the_defaults_place(jobs: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with jobs() as queue:
+        queue.put_many([b"a", b"b"])
+        default = queue.reader()
+        default.get()
+        default.commit(1)
+        named = queue.reader("worker.1")
+        assert named is default
+        assert named.head == 1
+        late = queue.reader("late")
+        early = queue.reader("early", start="first")
+        assert (late.get(), early.head) == (None, 0)
+        queue.put(b"c")
+        assert [reader.get() and reader.peek() for reader in (late,)] == [None]
+        with pytest.raises(BadNameError, match="named readers"):
+            queue.reader("")
+        with pytest.raises(BadNameError):
+            queue.reader("a/b")
+        assert queue.readers == ["early", "late", "worker.1"]
+        queue.drop_reader("late")
+        queue.drop_reader("early")
+        with pytest.raises(MissingError, match=r"no reader 'early'; its readers are \['worker.1'\]"):
+            queue.drop_reader("early")
+    assert [name for name in files(tmp_path) if ".read." in name] == ["jobs.read.worker.1"]
+
+
+def test_read_files_go_when_all_are_past(jobs: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with jobs(journal_bytes=200, checkpoint_s=0) as queue:
+        a, b = queue.reader("a"), queue.reader("b")
+        for number in range(40):
+            queue.put(b"%02d" % number + b"x" * 30)
+        many = len(files(tmp_path))
+        for each in iter(a.get, None):
+            a.commit(each.id)
+        assert len(files(tmp_path)) == many
+        for _ in range(20):
+            item = b.get()
+            assert item is not None
+            b.commit(item.id)
+        assert len(files(tmp_path)) < many / 2 + 3
+        b.flush()
+        queue.checkpoint()
+        assert len(files(tmp_path)) == 3
+        assert queue.put(b"next") == 41
+
+
+def test_retired_files_are_archived(jobs: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with jobs(journal_bytes=100, archive_to=tmp_path / "old") as queue:
+        for _ in range(10):
+            queue.put(b"x" * 40)
+        assert queue.reader().flush() == 10
+        queue.checkpoint()
+    archived = sorted((tmp_path / "old").iterdir())
+    assert len(archived) == 9
+    assert all(path.name.startswith("archive~jobs.") for path in archived)
+    assert [item.id for path in archived for item in segmented.read_writer_file(path)] == list(range(1, 10))
+
+
+def test_items_expire_at_their_time(jobs: Callable[..., segmented.Queue], clock: Clock) -> None:
+    told: list[int] = []
+    with jobs(max_age_s=1, on_expired=lambda item: told.append(item.id)) as queue:
+        queue.put(b"a", expire_time=START + 10)
+        queue.put(b"b")
+        reader = queue.reader()
+        clock.now += 10
+        assert reader.peek() == (2, START, None, 0, b"b")
+        clock.now += 990
+        assert reader.get() is None
+        assert told == [1, 2]
+        assert (reader.head, len(reader), reader.size) == (2, 0, 0)
+
+
+def test_limits_refuse_if_any_reader_is_full(jobs: Callable[..., segmented.Queue]) -> None:
+    with jobs(max_items=2) as queue:
+        a, b = queue.reader("a"), queue.reader("b")
+        queue.put_many([b"1", b"2"])
+        a.flush()
+        assert b.get() is not None
+        with pytest.raises(FullError, match="'b'"):
+            queue.put(b"3")
+        assert b.commit(1)
+        queue.put(b"3")
+
+
+def test_a_reader_file_is_what_the_original_writes(jobs: Callable[..., segmented.Queue], tmp_path: Path) -> None:
+    with jobs() as queue:
+        queue.put(b"a")
+    assert (tmp_path / "jobs.read.").read_bytes().hex(" ") == "26 3c 26 03 02 00 00 00 00 00 00 00 00 91 00 00 00 00"
+    (writer,) = [path for path in tmp_path.iterdir() if path.name[5:].isdecimal()]
+    assert writer.read_bytes()[:5].hex(" ") == "27 64 26 03 86"
+
+
+def test_what_has_expired_takes_no_room(jobs: Callable[..., segmented.Queue], clock: Clock) -> None:
+    with jobs(max_items=1) as queue:
+        queue.put(b"short", expire_time=START + 1)
+        with pytest.raises(FullError):
+            queue.put(b"too early")
+        clock.now += 1
+        queue.put(b"in its place")
+        assert len(queue.reader()) == 1
+
+
+def test_an_expired_item_is_told_until_it_is_heard(jobs: Callable[..., segmented.Queue], clock: Clock) -> None:
+    told: list[int] = []
+
+    def hear(item: segmented.Item) -> None:
+        told.append(item.id)
+        if len(told) == 1:
+            raise KeyError
+
+    with jobs(on_expired=hear) as queue:
+        queue.put_many([b"short", b"shorter"], expire_time=START + 1)
+        clock.now += 1
+        reader = queue.reader()
+        with pytest.raises(KeyError):
+            reader.get()
+        assert len(reader) == 2
+        assert reader.get() is None
+        assert told == [1, 1, 2]
+        assert (len(reader), reader.head) == (0, 2)
+
+
+# --- The options of both
+
 BOTH = ("max_items", "max_bytes", "max_item_bytes", "max_age_s", "journal_bytes")
 TWO = ("open_timeout_s", "max_memory_bytes", "max_journal_bytes", "compact_delay_s")
 
@@ -433,20 +641,16 @@ def test_sizes_counts_and_times_are_not_below_0(tmp_path: Path, name: str, optio
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", OPENERS)
 @pytest.mark.parametrize("sync", ["never", "always", 0.001])
-def test_sync_is_named(sync: Any, name: str, tmp_path: Path) -> None:
-    with OPENERS[name](tmp_path, "cars", sync=sync) as queue:
-        queue.put(b"a")
-        if name == "two":
-            queue.get()
-        else:
-            assert queue.reader().commit(queue.reader().get())
-        queue.sync()
+def test_sync_is_named(sync: Any, kind: Any, tmp_path: Path) -> None:
+    with closing(kind.open(tmp_path, sync=sync)) as q:
+        q.put(b"a")
+        assert q.end(q.take()[0])
+        q.queue.sync()
     for wrong in ("often", 0, -1):
         with pytest.raises(ValueError, match="sync must be"):
-            OPENERS[name](tmp_path, "cars", sync=wrong)
-    OPENERS[name](tmp_path, "cars").close()
+            kind.open(tmp_path, sync=wrong)
+    kind.open(tmp_path).close()
 
 
 def work(queue: kestrel.Queue) -> None:
