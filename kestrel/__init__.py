@@ -6,9 +6,9 @@ order in which they are best read::
     v2, segmented                        Kestrel 2; libkestrel, which Kestrel 3 uses
     backend, commands                    the queues as work queues; sej kestrel
     tail                                 an open queue, and the end of its newest file: append, sync, what is on disk
-    reading                              the records of a file, and the files of a queue one after another
-    files, snapshot_files                places, names, locks and kept bytes; files that another program may change
-    limits, fast, errors                  limits of a queue and its clock, the compiled part, the errors
+    reading                              the records of a file, and the files of a queue, which may be changing
+    files                                places, names, locks, kept bytes; limits of a queue and its clock
+    fast, errors                         the compiled part, the errors
     transfer                             what moving to a SEJ journal and back has in common
 """
 

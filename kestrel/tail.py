@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Final, Literal, Protocol, Self
 
 from kestrel.errors import KestrelError
-from kestrel.fast import Appender, Entry, Fuse, Signal
+from kestrel.fast import Appender, Entry, Fuse
 from kestrel.files import DURABLE, Place
 from sej.checks import instance_of, refuse_pickling
 from sej.durations import Seconds, seconds
@@ -40,7 +40,6 @@ class Tail(Appender):
 
     Attributes:
         place: where the queue is.
-        signal: its mutex.
         others: what is synced after the newest file, by :meth:`sync_all`.
         renewing: the record of the bytes on disk.
         closed: whether :meth:`close` has finished. If it was interrupted, another call finishes it.
@@ -57,7 +56,7 @@ class Tail(Appender):
             BusyError: another process holds the queue.
         """
         period = _period(sync)
-        self.place, self.signal = place, Signal()
+        self.place = place
         self.others: list[Synced] = []
         self.syncer = None if period is None else Syncer(period, self)
         if self.syncer is not None:

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, Place, join
-from kestrel.snapshot_files import Pinned
+from kestrel.reading import Pinned
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
 from sej.system.disk import Disk, File
 from sej.system.sealed import SealedFile

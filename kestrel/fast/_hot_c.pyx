@@ -221,6 +221,7 @@ cdef class Appender:
     """Appends to the newest file of a queue; see the reference."""
 
     cdef readonly Fuse fuse
+    cdef readonly Signal signal
     cdef readonly Output output
     cdef public Entry entry
     cdef readonly bint active
@@ -228,6 +229,7 @@ cdef class Appender:
 
     def __init__(self, Fuse fuse not None, *, bint active):
         self.fuse = fuse
+        self.signal = Signal()
         self.output = Output()
         self.entry = Entry(0)
         self.active = active
@@ -400,6 +402,28 @@ cdef class Table:
         return made
 
 
+cdef class Putting:
+    """What a put needs in both formats; see the reference."""
+
+    cdef public Signal _signal
+    cdef readonly Appender _appender
+    cdef public object _limits
+    cdef public object _now_ms
+    cdef bint _plain
+    cdef int64_t _most_items
+    cdef int64_t _most_bytes
+    cdef int64_t _max_item_bytes
+
+    def __init__(self, Appender appender not None, limits, *, bint plain, now_ms):
+        self._appender, self._signal, self._limits = appender, appender.signal, limits
+        self._plain, self._now_ms = plain, now_ms
+        self._most_items, self._most_bytes = limits.most_items, limits.most_bytes
+        self._max_item_bytes = limits.max_item_bytes
+
+    cdef inline int64_t clock(self) except? -1:
+        return wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms()
+
+
 # --- Kestrel 2
 
 cdef int64_t NO_LIMIT = 1 << 62
@@ -522,29 +546,17 @@ cdef class Rows:
         return row
 
 
-cdef class Calls:
+cdef class Calls(Putting):
     """The calls of a queue that are made for each item; see the reference."""
 
     cdef public int64_t _transactions
-    cdef public Signal _signal
     cdef readonly Rows _rows
-    cdef readonly Appender _appender
-    cdef public object _limits
-    cdef public object _now_ms
-    cdef bint _plain
-    cdef int64_t _most_items
-    cdef int64_t _most_bytes
-    cdef int64_t _max_item_bytes
     cdef int64_t _now  # of the last item that was added the short way
     cdef object _now_object
 
-    def __init__(
-        self, Rows rows not None, Appender appender not None, Signal signal not None, limits, *, bint plain, now_ms
-    ):
-        self._rows, self._appender, self._signal, self._limits = rows, appender, signal, limits
-        self._plain, self._now_ms = plain, now_ms
-        self._most_items, self._most_bytes = limits.most_items, limits.most_bytes
-        self._max_item_bytes = limits.max_item_bytes
+    def __init__(self, Rows rows not None, Appender appender not None, limits, *, bint plain, now_ms):
+        Putting.__init__(self, appender, limits, plain=plain, now_ms=now_ms)
+        self._rows = rows
 
     cdef inline bint may_add(self) except -1:
         cdef Rows rows = self._rows
@@ -578,7 +590,7 @@ cdef class Calls:
             signal.enter()
             try:
                 if self.may_add():
-                    now = wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms()
+                    now = self.clock()
                     add_addx(self._appender, <bytes> data, now)
                     if rows.behind:
                         rows.behind += 1
@@ -715,10 +727,8 @@ cdef class Following:
     cdef public int64_t hits
     cdef public int64_t committed
 
-    def __init__(
-        self, WriterEnd end not None, Signal signal not None, Log log not None, int64_t head, done, *, bint ageless
-    ):
-        self._end, self._signal, self._log, self._ageless = end, signal, log, ageless
+    def __init__(self, WriterEnd end not None, Log log not None, int64_t head, done, *, bint ageless):
+        self._end, self._signal, self._log, self._ageless = end, end.appender.signal, log, ageless
         self.head = self.seen = self.after = head
         self.done, self.skip = set(done), set(done)
         self.outstanding, self.lowest, self.batch = {}, [], []
@@ -783,27 +793,16 @@ cdef class Following:
         return self._commit(item)
 
 
-cdef class Puts:
+cdef class Puts(Putting):
     """The put of a queue; see the reference."""
 
-    cdef public Signal _signal
     cdef readonly WriterEnd _end
-    cdef public object _now_ms
     cdef list _followings
-    cdef bint _plain
     cdef bint _bounded
-    cdef int64_t _most_items
-    cdef int64_t _most_bytes
-    cdef int64_t _max_item_bytes
 
-    def __init__(
-        self, WriterEnd end not None, Signal signal not None, limits, list followings not None, *, bint plain, now_ms
-    ):
-        self._end, self._signal, self._followings, self._plain = end, signal, followings, plain
-        self._now_ms = now_ms
-        self._bounded = limits.bounded
-        self._most_items, self._most_bytes = limits.most_items, limits.most_bytes
-        self._max_item_bytes = limits.max_item_bytes
+    def __init__(self, WriterEnd end not None, limits, list followings not None, *, bint plain, now_ms):
+        Putting.__init__(self, end.appender, limits, plain=plain, now_ms=now_ms)
+        self._end, self._followings, self._bounded = end, followings, limits.bounded
 
     cdef bint is_full(self) except -1:
         """Whether a reader is at a limit, expired items included."""
@@ -836,9 +835,7 @@ cdef class Puts:
                     and not (self._bounded and self.is_full())
                 ):
                     number = end.tail_id + 1
-                    add_put(
-                        end.appender, number, wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms(), <bytes> data
-                    )
+                    add_put(end.appender, number, self.clock(), <bytes> data)
                     end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number

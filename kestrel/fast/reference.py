@@ -39,7 +39,7 @@ from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork, watch_forks
 
 if TYPE_CHECKING:
-    from kestrel.limits import Limits
+    from kestrel.files import Limits
     from kestrel.segmented.codec import Item as SegmentedItem
     from kestrel.v2.codec import Operation
     from kestrel.v2.items import Item, Row
@@ -54,6 +54,7 @@ __all__ = [
     "Log",
     "Output",
     "Puts",
+    "Putting",
     "Rows",
     "Signal",
     "Table",
@@ -235,6 +236,7 @@ class Appender:
     Attributes:
         check_lock: makes sure that no other process may hold the queue.
         by_policy: syncs now or later after an append, if the policy syncs.
+        signal: the mutex of the queue.
         fuse: the lifecycle. :meth:`append` leaves it not live; the caller sets ``fuse.live = True`` when the memory is
             as the file is.
         output: writes to the file.
@@ -247,7 +249,7 @@ class Appender:
 
     def __init__(self, fuse: Fuse, *, active: bool) -> None:
         """Make one that has no file yet."""
-        self.fuse = fuse
+        self.fuse, self.signal = fuse, Signal()
         self.output = Output()
         self.entry = Entry(0)
         self.active = active
@@ -376,6 +378,21 @@ class Table:
         return found, at
 
 
+class Putting:
+    """What a put needs in both formats."""
+
+    def __init__(self, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]) -> None:
+        """Put it together.
+
+        Args:
+            appender: appends to the newest file.
+            limits: of the queue.
+            plain: whether the short ways may be used: no rule of the queue needs a look before a call.
+            now_ms: the clock, in ms since the epoch.
+        """
+        self._appender, self._signal, self._limits, self._now_ms = appender, appender.signal, limits, now_ms
+
+
 # --- Kestrel 2
 
 
@@ -411,7 +428,7 @@ class Rows:
         return at
 
 
-class Calls:
+class Calls(Putting):
     """The calls of a Kestrel 2 queue that are made for each item."""
 
     _put: Callable[[bytes, int], None]
@@ -420,20 +437,11 @@ class Calls:
     _confirm: Callable[[int], bool]
 
     def __init__(
-        self, rows: Rows, appender: Appender, signal: Signal, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
+        self, rows: Rows, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
     ) -> None:
-        """Put it together.
-
-        Args:
-            rows: what the queue holds.
-            appender: appends to its current file.
-            signal: its mutex.
-            limits: its limits.
-            plain: whether the short ways may be used: the queue has no age or time-out.
-            now_ms: the clock, in ms since the epoch.
-        """
-        self._rows, self._appender, self._signal, self._limits = rows, appender, signal, limits
-        self._now_ms = now_ms
+        """Put it together; rows: what the queue holds."""
+        super().__init__(appender, limits, plain=plain, now_ms=now_ms)
+        self._rows = rows
         self._transactions = 0
         """How many items were reserved."""
 
@@ -525,20 +533,17 @@ class Following:
     _next: Callable[[Seconds | None, bool], SegmentedItem | None]
     _commit: Callable[[SegmentedItem | int], bool]
 
-    def __init__(
-        self, end: WriterEnd, signal: Signal, log: Log, head: int, done: frozenset[int], *, ageless: bool
-    ) -> None:
+    def __init__(self, end: WriterEnd, log: Log, head: int, done: frozenset[int], *, ageless: bool) -> None:
         """Begin.
 
         Args:
             end: of the writer files.
-            signal: the queue's mutex.
             log: where commits are written.
             head: every id up to it is committed.
             done: the committed ids above it.
             ageless: whether items expire by their own expiry alone.
         """
-        self._end, self._signal, self._log, self._ageless = end, signal, log, ageless
+        self._end, self._signal, self._log, self._ageless = end, end.appender.signal, log, ageless
         self.head = self.seen = self.after = head
         self.done = set(done)
         self.skip = set(done)
@@ -569,33 +574,25 @@ class Following:
         return self._commit(item)
 
 
-class Puts:
+class Puts(Putting):
     """The put of a libkestrel queue."""
 
     _put: Callable[[bytes, int | None], int]
 
     def __init__(
-        self,
-        end: WriterEnd,
-        signal: Signal,
-        limits: Limits,
-        followings: list[Following],
-        *,
-        plain: bool,
-        now_ms: Callable[[], int],
+        self, end: WriterEnd, limits: Limits, followings: list[Following], *, plain: bool, now_ms: Callable[[], int]
     ) -> None:
         """Put it together.
 
         Args:
             end: where the next item goes.
-            signal: the queue's mutex.
             limits: of the queue.
             followings: every reader of the queue; the queue keeps the list current.
-            plain: whether the short way may be used: an item is never dropped for another one.
+            plain: as for :class:`Putting`; and an item is never dropped for another one.
             now_ms: the clock, in ms since the epoch.
         """
-        self._end, self._signal, self._limits, self._followings = end, signal, limits, followings
-        self._now_ms = now_ms
+        super().__init__(end.appender, limits, plain=plain, now_ms=now_ms)
+        self._end, self._followings = end, followings
 
     def put(self, data: bytes, *, expire_time: int | None = None) -> int:
         """Add an item for every reader.

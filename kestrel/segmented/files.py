@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.fast import Table
 from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, open_file, stamp_of
-from kestrel.reading import Reading
+from kestrel.reading import Pinned, Reading
 from kestrel.segmented.codec import (
     PUTS,
     Item,
@@ -32,7 +32,6 @@ from kestrel.segmented.codec import (
     whole_size,
 )
 from kestrel.segmented.format import END_BYTE, PUT, READ_DONE, READ_HEAD
-from kestrel.snapshot_files import Pinned
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File

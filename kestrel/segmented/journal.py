@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kestrel.fast import Following, Log, tick_ns
-from kestrel.files import MAGIC_SIZE, READER_MAGIC, open_file
-from kestrel.limits import Limits
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, Limits, open_file
 from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import items_of
 from kestrel.segmented.writing import WriterFiles

@@ -17,8 +17,7 @@ from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.fast import Puts
-from kestrel.files import Place, open_file, wall_clock_ms
-from kestrel.limits import Limits
+from kestrel.files import Limits, Place, open_file, wall_clock_ms
 from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
@@ -156,10 +155,9 @@ class Queue(Puts, OpenQueue):
             place.disk.unlink(listing.readers[""])
         self.files.open(listing)
         limits.max_item_bytes = min(limits.max_item_bytes, self.files.journal_bytes - LEAST_BYTES)
-        self._limits = limits
         self._readers: dict[str, Reader] = self._journal.readers
         plain = not (limits.bounded and self._drop_oldest)
-        super().__init__(self.files, self._signal, limits, self._journal.states, plain=plain, now_ms=place.now_ms)
+        super().__init__(self.files, limits, self._journal.states, plain=plain, now_ms=place.now_ms)
         self.damage: list[Damage] = self.files.damage + damage
         self._journal.wait_for_checkpoint()
         for reader, bookmark in (bookmarks or {"": Bookmark()}).items():

@@ -73,7 +73,7 @@ class Reader(Following):
         done = frozenset(number for number in bookmark.done if number > head)
         self.file.replace(head, sorted(done))
         ageless = journal.limits.max_age_ms is None
-        super().__init__(journal.files, journal.tail.signal, self.file, head, done, ageless=ageless)
+        super().__init__(journal.files, self.file, head, done, ageless=ageless)
         self._journal, self._tail, self._fuse = journal, journal.tail, journal.files.fuse
         self._cursor = Cursor(_Unread(journal.files, head))
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)

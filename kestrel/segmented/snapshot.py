@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
+from kestrel.reading import Pinned
 from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
@@ -25,7 +26,6 @@ from kestrel.segmented.files import (
     scan,
     settle,
 )
-from kestrel.snapshot_files import Pinned
 from sej.system.disk import OS, Disk, File
 
 
@@ -46,7 +46,7 @@ class Snapshot(Pinned):
     """
 
     def __init__(self, place: Place, *, exclude: bool = False) -> None:
-        """Open all files and read them once; as :class:`~kestrel.snapshot_files.Pinned`."""
+        """Open all files and read them once; as :class:`~kestrel.reading.Pinned`."""
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}
         self.unreadable: list[str] = []
@@ -103,7 +103,7 @@ class Snapshot(Pinned):
         return [one for one in super().written() if one[0] in names]
 
     def check(self) -> None:
-        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.snapshot_files.Pinned.check`."""
+        """Check that the queue has not changed since it was opened; as :meth:`~kestrel.reading.Pinned.check`."""
         super().check()
         for _, end, file in self._readings:
             known = any((file.path, end) == (one.path, one.position) for one in self.damage)

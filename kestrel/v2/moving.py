@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Literal
 
 from kestrel.files import Place, wall_clock_ms
-from kestrel.snapshot_files import Pinned
+from kestrel.reading import Pinned
 from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx

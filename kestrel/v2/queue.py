@@ -16,8 +16,7 @@ from typing import Final, Protocol
 
 from kestrel.errors import Damage, FullError, TooLargeError
 from kestrel.fast import Calls
-from kestrel.files import Place, wall_clock_ms
-from kestrel.limits import Limits
+from kestrel.files import Limits, Place, wall_clock_ms
 from kestrel.tail import OpenQueue, Sync
 from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
@@ -130,7 +129,7 @@ class Queue(Calls, OpenQueue):
         self.damage: list[Damage] = self._contents.damage
         OpenQueue.__init__(self, self._contents.tail)
         plain = max_age_s is None and open_timeout_s is None
-        super().__init__(self._backlog, self._tail, self._signal, limits, plain=plain, now_ms=now_ms)
+        super().__init__(self._backlog, self._tail, limits, plain=plain, now_ms=now_ms)
 
     put = Calls.put
     get = Calls.get

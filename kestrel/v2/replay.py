@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
-from kestrel.snapshot_files import Pinned
+from kestrel.reading import Pinned
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.codec import addx, xid_operation
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID

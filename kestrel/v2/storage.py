@@ -18,8 +18,7 @@ from typing import Any
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.fast import Fuse
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, open_file
-from kestrel.reading import Reading
-from kestrel.snapshot_files import Pinned
+from kestrel.reading import Pinned, Reading
 from kestrel.tail import Sync, Tail
 from kestrel.v2.codec import whole_size
 from kestrel.v2.journal import Dialect, Piece, list_parts, reading

@@ -66,15 +66,6 @@ def test_a_get_waits_for_a_put(made: Callable[..., Any]) -> None:
         assert (getting.result(), q.get(timeout=0.01)) == (None, None)
 
 
-def test_a_peek_that_was_woken_wakes_the_next(made: Callable[..., Any]) -> None:
-    """One put wakes one waiter; a peek leaves the item to another."""
-    with closing(made()) as q, waiting(q.queue, q.peek, q.get) as calls:
-        q.put(b"item")
-        found = wait(calls, 60)
-        q.queue.evict_waiters()  # for a thread that sleeps on although the item is there
-        assert not found.not_done
-
-
 def test_a_closed_queue_wakes_and_refuses(made: Callable[..., Any], kind: Any) -> None:
     q = made()
     with waiting(q.queue, q.get) as (getting,):
@@ -204,6 +195,15 @@ def test_only_what_kestrel_2_4_reads_is_written(opened: Callable[..., kestrel.Qu
             if "~~" not in path.name:
                 written |= {operation.opcode for operation in kestrel.read_journal(path, dialect="2.4")}
         assert format.CONTINUE in written <= set(format.WRITTEN)  # it closes and adds in one step
+
+
+def test_a_peek_that_was_woken_wakes_the_next(opened: Callable[..., kestrel.Queue]) -> None:
+    """One put wakes one waiter; a peek leaves the item to another."""
+    with opened() as queue, waiting(queue, queue.peek, queue.get) as calls:
+        queue.put(b"item")
+        found = wait(calls, 60)
+        queue.evict_waiters()  # for a thread that sleeps on although the item is there
+        assert not found.not_done
 
 
 def test_max_age_caps_an_expiry_and_is_stored(opened: Callable[..., kestrel.Queue], clock: Clock) -> None:
