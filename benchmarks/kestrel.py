@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import Row, cpu_timed, folder, interleaved, row, timed
+from benchmarks.measure import Row, cpu_timed, folder, interleaved, row
 
 VALUE = b"v" * 100
 LONG_VALUE = b"v" * 1000
 READ_COUNT = 1_000_000
+POP_COUNT = 100_000
 COUNT = 20_000
 ROUNDS = 5
 LIMIT_BYTES = 128 << 20
@@ -40,6 +41,8 @@ def main() -> None:
 
 
 def _reading(root: Path) -> list[Row]:
+    import queuelib
+
     import kestrel
     from kestrel import segmented
     from kestrel.files import WRITER_MAGIC
@@ -76,11 +79,25 @@ def _reading(root: Path) -> list[Row]:
     def read_items() -> None:
         assert sum(1 for _ in segmented.read_writer_file(writer)) == READ_COUNT
 
+    def pop() -> float:
+        queue = queuelib.FifoDiskQueue(tempfile.mkdtemp(dir=root))
+        for _ in range(POP_COUNT):
+            queue.push(VALUE)
+
+        def work() -> None:
+            while queue.pop() is not None:
+                pass
+
+        rate = cpu_timed(work, POP_COUNT)
+        queue.close()
+        return rate
+
     found = interleaved(
         {
-            "scan": lambda: timed(scan, READ_COUNT),
-            "read": lambda: timed(read, READ_COUNT),
-            "items": lambda: timed(read_items, READ_COUNT),
+            "scan": lambda: cpu_timed(scan, READ_COUNT),
+            "read": lambda: cpu_timed(read, READ_COUNT),
+            "items": lambda: cpu_timed(read_items, READ_COUNT),
+            "pop": pop,
         },
         ROUNDS,
     )
@@ -88,6 +105,7 @@ def _reading(root: Path) -> list[Row]:
         Row("pure Python SEJ codec, scan (the measure)", _rate(found["scan"]), None, None, None),
         row("Kestrel 2: read_journal", _rate(found["read"]), found["read"] / found["scan"], 1.6),
         row("libkestrel: read_writer_file", _rate(found["items"]), found["items"] / found["scan"]),
+        row("libkestrel: read_writer_file / queuelib pop", _rate(found["items"]), found["items"] / found["pop"], 5),
     ]
 
 

@@ -101,6 +101,7 @@ def test_retention_waits_in_every_directory_before_the_hub_is_reached(tmp_path: 
         copier.run_once()
     for name in ("a", "b"):
         assert sej.Journal(tree / name).clean(max_bytes=0) == []  # the reader "hub" is there and has nothing yet
+        assert sej.read_offset(tree / name, "hub") == 0  # and has room for an offset if the disk is full later
     with connected(tmp_path / "hub") as (_, client):
         Copier(tree, client).run_once()
     assert len(sej.Journal(tree / "a").clean(max_bytes=0)) > 5
