@@ -74,7 +74,7 @@ release-tools: setup ## auditwheel, twine and others in build/release, for relea
 
 sbom: setup ## the libraries that an installation with all extras brings, in dist/sej-journals.cdx.json (CycloneDX)
 	$(PY) -m venv --clear build/sbom
-	build/sbom/bin/python -m pip --disable-pip-version-check install -qq "$$(echo dist/*.whl)[deltalake,formats,hub,lsp,pandas,polars,spark,sql,ui]"
+	build/sbom/bin/python -m pip --disable-pip-version-check install -qq "$$(echo dist/*.whl)[$$($(PY) -m tools.extras)]"
 	build/release/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--mc-type library --of JSON -o dist/sej-journals.cdx.json build/sbom/bin/python
 
