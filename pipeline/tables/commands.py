@@ -209,7 +209,7 @@ def export(path: str, target: str, columns: str | None, where: str | None, **giv
 
 @click.command
 @click.argument("path")
-@click.argument("target", metavar="parquet:DIR|delta:DIR")
+@click.argument("target", metavar="parquet:DIR|delta:DIR|iceberg:DIR")
 @click.option("-f", "--follow", is_flag=True, help="Then ship new messages as they arrive, until interrupted.")
 @click.option("--reader", help="Commit the progress under this reader name; default: one for each target.")
 @click.option("--batch-bytes", type=SIZE, default="64M", show_default=True, help="The size of a file or commit.")
@@ -238,7 +238,7 @@ def ship(
     start: int | Moment | None,
     way: Given,
 ) -> None:
-    """Add new messages of PATH to a directory of Parquet files or to a Delta table, each message once.
+    """Add new messages of PATH to a directory of Parquet files, a Delta table or an Iceberg table, each message once.
 
     The target keeps the offsets with the rows, so the command continues there whenever it was killed. It also commits
     them under a reader name in the journals, so that retention waits; with --hub only if --reader is given. --start

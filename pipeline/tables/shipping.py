@@ -1,4 +1,4 @@
-"""``sej ship``: messages into Parquet files or a Delta table, each message once.
+"""``sej ship``: messages into Parquet files, a Delta table or an Iceberg table, each message once.
 
 The target keeps the offsets together with the rows, in one atomic step:
 
@@ -8,6 +8,7 @@ target     rows                                   offsets
 Parquet    ``part-<number>.parquet``, renamed     of all journals, in the file's metadata
            into place when it is complete
 Delta      one commit                             the application transactions of the commit
+Iceberg    one commit                             of all journals, a property of the table
 =========  =====================================  ==========================================
 
 With ``join``, rows are added to the newest Parquet file while it is small: a file that begins with all its bytes is
@@ -24,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final, Self
 from zlib import crc32
@@ -50,6 +51,7 @@ from sej.system.paths import absolute_path
 _PART: Final = re.compile(r"part-(\d{12})\.parquet")
 _LEFT: Final = re.compile(r"\.part-\d{12}\.parquet\.[0-9a-f]{32}\.tmp")
 _KEY: Final = b"sej.offsets"
+_ICEBERG: Final = "sej.messages"
 _JOINED_RUNS: Final = 64
 """The most writes of a file. Each leaves the end that the file had before, some kilobytes, for readers that know it."""
 
@@ -184,10 +186,8 @@ class ParquetTarget:
             LockedError: another process ships to this directory.
             CorruptionError: the newest file is not one of these.
         """
-        OS.mkdir(self._directory, parents=True)
-        lock = Lock(os.path.join(self._directory, ".sej-ship.lck"), what=f"shipping to {self._directory}")
         with ExitStack() as stack:
-            stack.enter_context(lock.acquire())
+            stack.enter_context(_locked(self._directory))
             numbers = []
             for name in os.listdir(self._directory):
                 if _LEFT.fullmatch(name):
@@ -215,6 +215,12 @@ class ParquetTarget:
                 f"this file does not tell which messages it has ({error}); ship to another directory, or restore it",
                 path=path,
             ) from error
+
+
+def _locked(directory: str) -> AbstractContextManager[object]:
+    """Create a directory, and take its lock."""
+    OS.mkdir(directory, parents=True)
+    return Lock(os.path.join(directory, ".sej-ship.lck"), what=f"shipping to {directory}").acquire()
 
 
 class DeltaTarget:
@@ -339,12 +345,111 @@ class DeltaTarget:
             raise SejError(f"the Delta table cannot be read or written: {first}", path=self._address) from error
 
 
-Target = ParquetTarget | DeltaTarget
+class IcebergTarget:
+    """The Iceberg table ``sej.messages`` of a SQLite catalogue in a directory, ``catalog.db``; its data is next to it.
+
+    The offsets change in the commit that adds the rows. PyIceberg repeats a commit that another one has overtaken, so
+    the directory has a lock against a second process that ships the same messages.
+    """
+
+    def __init__(self, directory: str, *, compression: str = "zstd", join_bytes: int = 0) -> None:
+        """Set the directory; nothing is created.
+
+        Args:
+            directory: where catalogue and table are.
+            compression: of the files, as for :class:`ParquetTarget`.
+            join_bytes: must be 0.
+
+        Raises:
+            OptionError: join_bytes is set; or the directory is not on a local disk, or among the files of a journal.
+        """
+        if join_bytes:
+            raise OptionError("--join is for parquet: and delta:; PyIceberg does not join the files of a table")
+        self._directory = absolute_path(local_target(directory))
+        self._codec = {"none": "uncompressed"}.get(compression, compression)
+        self._offsets: _Offsets = {}
+        self._open = ExitStack()
+        self._catalog: Any = None
+        self._table: Any = None
+
+    def is_new(self) -> bool:
+        """Return whether the table does not exist yet."""
+        return self._table is None
+
+    def offset_of(self, key: str) -> int | None:
+        """Return the next offset of a journal, or None if no commit has messages of it."""
+        return self._offsets.get(key)
+
+    def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
+        """Add one commit.
+
+        Raises:
+            SejError: the table cannot be written.
+        """
+        rows, after = pa.Table.from_batches([batch]), self._offsets | offsets
+        with self._errors():
+            if self._table is None:
+                codec = {"write.parquet.compression-codec": self._codec}
+                self._table = self._catalog.create_table(_ICEBERG, rows.schema, properties=codec)
+            with self._table.transaction() as commit:
+                commit.append(rows)
+                commit.set_properties({_KEY.decode(): json.dumps(after, sort_keys=True)})
+        os.sync()  # PyIceberg syncs no file, and retention may remove the messages now
+        self._offsets = after
+
+    def __enter__(self) -> Self:
+        """Take the directory's lock and find where to continue.
+
+        Raises:
+            LockedError: another process ships to this directory.
+            SejError: the table cannot be read.
+        """
+        with needed("iceberg"):
+            from pyiceberg.catalog.sql import SqlCatalog
+
+        with ExitStack() as stack:
+            stack.enter_context(_locked(self._directory))
+            with self._errors():
+                where = f"sqlite:///{self._directory}/catalog.db"
+                self._catalog = SqlCatalog("sej", uri=where, warehouse=f"file://{self._directory}")
+                stack.callback(self._catalog.close)
+                self._catalog.create_namespace_if_not_exists(_ICEBERG.partition(".")[0])
+                self._table = self._catalog.load_table(_ICEBERG) if self._catalog.table_exists(_ICEBERG) else None
+                found = "{}" if self._table is None else self._table.properties.get(_KEY.decode(), "{}")
+                self._offsets = {str(key): int(offset) for key, offset in json.loads(found).items()}
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the catalogue and release the lock."""
+        self._open.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the libraries' errors as ours."""
+        from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (CommitFailedException, SQLAlchemyError, ValueError, OSError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise SejError(f"the Iceberg table cannot be read or written: {first}", path=self._directory) from error
+
+
+Target = ParquetTarget | DeltaTarget | IcebergTarget
 """What rows are shipped to: a context manager that knows offsets, and writes rows with those after them in one step."""
 
 
+_TARGETS: Final[dict[str, Callable[..., Target]]] = {
+    "parquet": ParquetTarget,
+    "delta": DeltaTarget,
+    "iceberg": IcebergTarget,
+}
+
+
 def target_of(address: str, **how: Any) -> Target:
-    """Return the target of ``parquet:DIRECTORY`` or ``delta:DIRECTORY``.
+    """Return the target of ``parquet:DIRECTORY``, ``delta:DIRECTORY`` or ``iceberg:DIRECTORY``.
 
     Args:
         address: kind and directory.
@@ -354,6 +459,7 @@ def target_of(address: str, **how: Any) -> Target:
         OptionError: the address is something else.
     """
     kind, _, place = address.partition(":")
-    if kind not in ("parquet", "delta") or not place:
-        raise OptionError(f"the target must be parquet:DIRECTORY or delta:DIRECTORY, got {address!r}")
-    return ParquetTarget(place, **how) if kind == "parquet" else DeltaTarget(place, **how)
+    if kind not in _TARGETS or not place:
+        kinds = " or ".join(f"{kind}:DIRECTORY" for kind in _TARGETS)
+        raise OptionError(f"the target must be {kinds}, got {address!r}")
+    return _TARGETS[kind](place, **how)

@@ -90,6 +90,7 @@ _EXTRAS: Final = {
     **{name: name for name in ("deltalake", "obstore", "pandas", "polars")},
     "pyspark": "spark",
     "duckdb": "sql",
+    **dict.fromkeys(("pyiceberg", "sqlalchemy"), "iceberg"),
     **dict.fromkeys(("jinja2", "starlette", "uvicorn"), "ui"),
     **dict.fromkeys(("lsprotocol", "pygls"), "lsp"),
     "matplotlib": "demo",

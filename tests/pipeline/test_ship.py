@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 import hub
 import sej
@@ -30,14 +32,21 @@ from tests.forking import Forkserver
 from tests.pipeline.conftest import fill
 from tests.pipeline.dying import DIED
 
-KINDS = ("parquet", "delta")
+KINDS = ("parquet", "delta", "iceberg")
 Ship = Callable[..., Done]
 
 
 @cache
 def _forkserver() -> Forkserver:
     """One for all programs that die: most of their time would be imports."""
-    modules = ("sej.cli", "pipeline.tables.commands", "pipeline.tables.shipping", "pyarrow.parquet", "deltalake")
+    modules = (
+        "sej.cli",
+        "pipeline.tables.commands",
+        "pipeline.tables.shipping",
+        "pyarrow.parquet",
+        "deltalake",
+        "pyiceberg.catalog.sql",
+    )
     return Forkserver(*modules, env=command.ENV)
 
 
@@ -57,6 +66,9 @@ def shipped(kind: str, where: str = "out") -> list[tuple[Any, ...]]:
     """The shard, offset and value of each row, sorted."""
     if kind == "parquet":
         rows = [row for path in sorted(Path(where).glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+    elif kind == "iceberg":
+        with closing(SqlCatalog("sej", uri=f"sqlite:///{where}/catalog.db")) as catalog:
+            rows = catalog.load_table("sej.messages").scan().to_arrow().to_pylist()
     else:
         table = DeltaTable(where)
         rows = [row for path in table.file_uris() for row in pq.read_table(path).to_pylist()]
@@ -87,12 +99,13 @@ def test_an_empty_journal_makes_a_table_with_its_columns(ship: Ship, tmp_path: P
     sej.Writer(tmp_path / "orders").close()
     for _ in range(2):
         assert ship("orders", f"{kind}:out", "--columns", "offset,value").err == f"0 rows added to {kind}:out\n"
-    path = Path("out/part-000000000000.parquet") if kind == "parquet" else None
-    names = (
-        pq.read_schema(path).names if path is not None else [field.name for field in DeltaTable("out").schema().fields]
-    )
-    assert names == ["offset", "value"]
-    assert len(list(Path("out").glob("*.parquet"))) <= 1
+    if kind == "delta":
+        assert [field.name for field in DeltaTable("out").schema().fields] == ["offset", "value"]
+    elif kind == "parquet":
+        assert pq.read_schema("out/part-000000000000.parquet").names == ["offset", "value"]
+        assert len(list(Path("out").glob("*.parquet"))) == 1
+    else:
+        assert shipped(kind) == []
     fill(tmp_path / "orders", 2)
     assert ship("orders", f"{kind}:out", "--columns", "offset,value").err == f"2 rows added to {kind}:out\n"
 
@@ -177,6 +190,11 @@ def test_journals_of_one_name_without_an_identity_are_not_taken_for_each_other(
 
 
 POINTS = {
+    "iceberg": [
+        ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", "before"),
+        ("pyiceberg.catalog.sql", "SqlCatalog.commit_table", "after"),
+        ("pipeline.tables.stream", "Stream.commit", "after"),
+    ],
     "parquet": [
         ("pipeline.tables.shipping", "write_parquet", "after"),
         ("os", "replace", "before"),
@@ -232,7 +250,7 @@ def test_killed_while_files_are_joined_the_counts_agree(
     ), "of Parquet, the file and the lock"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_thirty_joined_runs_make_one_file(ship: Ship, journal: Path, kind: str) -> None:
     end = sej.Journal(journal).end_offset
     for run in range(30):
@@ -281,7 +299,7 @@ def test_a_large_file_and_one_of_other_columns_stay(ship: Ship, journal: Path) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_are_compressed_as_requested(ship: Ship, journal: Path, kind: str, name: str, codec: str) -> None:
     assert ship(journal, f"{kind}:out", *([] if name == "zstd" else ["--compression", name])).code == 0
-    (file,) = (path for path in Path("out").iterdir() if path.suffix == ".parquet")
+    (file,) = Path("out").rglob("*.parquet")
     assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == codec
 
 
@@ -446,6 +464,7 @@ def test_an_archive_among_the_files_of_a_journal_is_refused(journal: Path) -> No
 
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
     assert ship(journal, "s3:x").code == 2
+    assert "PyIceberg does not join" in ship(journal, "iceberg:x", "--join").err
     assert ship("missing", "parquet:out").code == 4
     refused = ship(journal, "parquet:s3a://b/x")
     assert (refused.code, "'s3a://b/x' is on a file system of type s3a: let Spark write" in refused.err) == (2, True)
@@ -455,6 +474,12 @@ def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
     with sej.Offset(journal, default_reader("parquet:out")):
         done = ship(journal, "parquet:out")
         assert (done.code, "ship-" in done.err) == (3, True)
+    (tmp_path / "ice").mkdir()
+    with Lock(tmp_path / "ice" / ".sej-ship.lck").acquire():
+        assert ship(journal, "iceberg:ice").code == 3
+    (tmp_path / "ice" / "catalog.db").write_bytes(b"x" * 5000)
+    done = ship(journal, "iceberg:ice")
+    assert done.code == 1 and "the Iceberg table cannot be read or written" in done.err
     (tmp_path / "out" / "part-000000000001.parquet").write_bytes(b"x")
     done = ship(journal, "parquet:out")
     assert done.code == 1 and "does not tell which messages it has" in done.err
