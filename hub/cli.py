@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hub.credentials import connecting, require_pair
 from hub.errors import UnavailableError
 from hub.merge import Merge
 from hub.naming import Source, find_sources, is_root, no_such_journal, require_root, source_path
 from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
-from hub.serving import connecting, require_pair, serve
+from hub.serving import serve
 from sej.cli.shared.exits import exit_of
 from sej.cli.shared.options import form_options, require_limit, retention_options
 from sej.cli.shared.output import as_json, as_text, print_messages, shown

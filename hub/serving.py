@@ -1,26 +1,23 @@
-"""``sej hub serve``, and the options of the commands that connect to a hub, with the connection that they make."""
+"""``sej hub serve``."""
 
 from __future__ import annotations
 
 import errno
-import functools
 import os
-import shlex
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from hub.certificates import absolute_address
+from hub.credentials import PLAINTEXT, host_and_port, http_address, option_names, require_pair
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.shared.parameters import PATH, SIZE, IntRange
 from sej.system.process import keep_freed_memory, stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
-    from hub.wire import Client, ClientTLS, ServerTLS
+    from hub.wire import ServerTLS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _BLOCK_BYTES: Final = 1 << 23
@@ -28,120 +25,6 @@ _BLOCK_BYTES: Final = 1 << 23
 _KEPT_BYTES: Final = 1 << 25
 _ARENAS: Final = 4
 """Python code runs in one thread at a time, so more arenas do not help, and each keeps memory."""
-
-
-PLAINTEXT: Final = click.option("--plaintext", is_flag=True, help="Allow plain text beyond this machine, without TLS.")
-_OPTIONS: Final = {
-    "tls=ServerTLS(...)": "--certificate and --key",
-    "tls=ClientTLS(...)": "--ca",
-    "allow_plaintext=True": "--plaintext",
-    "answer_bytes": "--answer-bytes",
-}
-
-
-def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
-    """Check an address of the command line."""
-    try:
-        return absolute_address(address)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def http_address(context: click.Context, parameter: click.Parameter, address: str | None) -> str | None:
-    """Check an optional address of the command line."""
-    return None if address is None else host_and_port(context, parameter, address)
-
-
-def token_in(path: Path | None) -> str | None:
-    """Return the token that a file holds; None without a file.
-
-    As for ssh's keys, only a file that belongs to this user is checked: systemd and containers give files of root.
-
-    Raises:
-        ValueError: the file holds none, or other users may read it.
-    """
-    if path is None:
-        return None
-    token = path.read_bytes().decode(errors="replace").strip()
-    if not token:
-        raise ValueError(f"{path}: this file holds no token; put the first line that `sej hub token` prints into it")
-    status = path.stat()
-    if status.st_uid == os.geteuid() and status.st_mode & 0o077 and stat.S_ISREG(status.st_mode):
-        raise ValueError(
-            f"{path}: other users may read this token (mode {stat.S_IMODE(status.st_mode):o}); run `chmod 600"
-            f" {shlex.quote(str(path))}`"
-        )
-    return token
-
-
-def require_pair(certificate: Path | None, key: Path | None) -> None:
-    """Check that both files of a certificate are given, or none."""
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--certificate and --key need each other")
-
-
-@contextmanager
-def option_names() -> Iterator[None]:
-    """Name the options instead of the arguments in the library's errors."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error)
-        for argument, option in _OPTIONS.items():
-            text = text.replace(argument, option)
-        raise click.UsageError(text) from None
-
-
-def credentials(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a token and of TLS; it gets ``token`` and ``tls`` of what they name."""
-
-    @click.option("--token-file", type=PATH, help="A file that holds the token for the hub.")
-    @click.option("--ca", type=PATH, help="TLS: the authority that signed the hub's certificate.")
-    @click.option("--certificate", type=PATH, help="Mutual TLS: this client's certificate.")
-    @click.option("--key", type=PATH, help="Mutual TLS: the certificate's private key.")
-    @click.option("--server-name", help="The name in the hub's certificate, if it is not the address.")
-    @functools.wraps(command)
-    def run(
-        token_file: Path | None,
-        ca: Path | None,
-        certificate: Path | None,
-        key: Path | None,
-        server_name: str | None,
-        **rest: Any,
-    ) -> None:
-        require_pair(certificate, key)
-        tls: ClientTLS | None = None
-        if ca is not None or certificate is not None or server_name is not None:
-            from hub.wire import ClientTLS
-
-            tls = ClientTLS(ca, certificate, key, server_name)
-        command(token=token_in(token_file), tls=tls, **rest)
-
-    return run
-
-
-def connecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command ADDRESS and the options of a connection; it gets ``connect``, which takes the client id."""
-
-    @click.argument("address", metavar="ADDRESS", callback=host_and_port)
-    @credentials
-    @PLAINTEXT
-    @click.option("--compress", is_flag=True, help="Compress messages with gzip on the connection, for a slow line.")
-    @functools.wraps(command)
-    def run(
-        address: str, token: str | None, tls: ClientTLS | None, plaintext: bool, compress: bool, **rest: Any
-    ) -> None:
-        def connect(client_id: str = "") -> Client:
-            from hub.wire import Client
-
-            with option_names():
-                return Client(
-                    address, client_id=client_id, token=token, tls=tls, allow_plaintext=plaintext, compress=compress
-                )
-
-        command(connect=connect, **rest)
-
-    return run
 
 
 def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]:

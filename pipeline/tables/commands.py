@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hub.serving import credentials, option_names
+from hub.credentials import credentials, option_names
 from pipeline.options import VALUE_FORMATS, VALUE_MODES
 from sej.cli.shared.output import counted
 from sej.cli.shared.parameters import DURATION, PLACE, SIZE

@@ -43,6 +43,7 @@ _KINDS: Final = {
     pa.timestamp("us"): "TIMESTAMP",
 }
 _TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
+_WORD: Final = re.compile(r"\w+")
 _FOREIGN_HINT: Final = re.compile(r'\nDid you mean "(?:duckdb|information_schema|pg|sqlite)_?[^\n]*')
 """DuckDB suggests tables of its own, too."""
 _PADDING_ROWS: Final = 1 << 14
@@ -76,7 +77,7 @@ class Query:
             SejError: the query failed; or the error of reading a table, such as CorruptionError.
         """
         try:
-            statements = duckdb.extract_statements(text)
+            statements = self._connection.extract_statements(text)  # duckdb's own function would open a database
             if not statements:
                 raise OptionError("expected a query, as in SELECT count(*) FROM orders; got none")
             self._connection.execute(
@@ -136,14 +137,13 @@ class Query:
     def _narrow(self, text: str) -> None:
         """Plan the query over empty tables, and limit each stream to what it uses."""
         with suppress(duckdb.Error, ValueError, KeyError, TypeError), self._empty_tables() as planner:
-            # Without the pushdown a scan lists all columns, with it only those that are used after its filters.
-            used = _planned(planner, text, f"{_OVER_EMPTY_TABLES},filter_pushdown")
-            filtered = _planned(planner, text, _OVER_EMPTY_TABLES)
+            planned = _planned(planner, text)
             for name, stream in self._streams.items():
-                every = {column for table, columns_used, _ in used if table == name for column in columns_used}
-                scans = [filters for table, _, filters in filtered if table == name]
-                hints = [hint for text in scans[0] for hint in _hints(text)] if len(scans) == 1 else []
-                stream.limit(every, hints)
+                scans = [(columns, filters) for table, columns, filters in planned if table == name]
+                # A scan lists the columns that are used after its filters; each filter names its own.
+                named = {word for _, filters in scans for text in filters for word in _WORD.findall(text)}
+                hints = [hint for text in scans[0][1] for hint in _hints(text)] if len(scans) == 1 else []
+                stream.limit({column for columns, _ in scans for column in columns} | named, hints)
 
     @contextmanager
     def _empty_tables(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -187,9 +187,9 @@ def _distinct(names: list[str]) -> list[str]:
     return found
 
 
-def _planned(planner: Any, text: str, disabled: str) -> list[tuple[str, list[str], list[str]]]:
+def _planned(planner: Any, text: str) -> list[tuple[str, list[str], list[str]]]:
     """Return the table, the columns and the filters of each scan of a query."""
-    planner.execute(f"SET disabled_optimizers = '{disabled}'")
+    planner.execute(f"SET disabled_optimizers = '{_OVER_EMPTY_TABLES}'")
     row = planner.execute(f"EXPLAIN (FORMAT json) {text}").fetchone()
     return [scan for plan in json.loads(row[1]) for scan in _scans(plan)]
 
