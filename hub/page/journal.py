@@ -42,6 +42,7 @@ _NEXT: Final = 20
 _SHOWN: Final = 1000
 _STATUS_MARKS: Final = {control.status: chr(control.byte) for control in CONTROLS if control.status is not None}
 _VALUE_CHARS: Final = 2000
+_LEVELS: Final = ("problem", "note", "ok")
 
 
 def journal(context: Context, query: Mapping[str, str]) -> View:
@@ -168,6 +169,7 @@ def damage(context: Context, query: Mapping[str, str]) -> View:
     path = context.require_journal(query.get("path", ""))
     found, full = context.sampler.check(path, full=query.get("full") == "1")
     problems = context.sampler.round.problems.get(path)
+    found = sorted(found, key=lambda finding: _LEVELS.index(finding.level))
     values = {"path": path, "findings": found, "full": full, "problems": [(path, problems)] if problems else []}
     return View("damage.html", f"State of {path}", values, _trail(path))
 
