@@ -302,7 +302,7 @@ class Batches:
             )
             raise BatchConflictError(
                 f"batch {number} of {name!r} follows batch {known[-1].number}, but batch numbers must rise: {what};"
-                f" give a new batch a number above {known[-1].number}",
+                f" a new batch needs a number above {known[-1].number}",
                 path=self._directory.path,
             )
         return None

@@ -77,7 +77,8 @@ def test_schedules_and_a_limit(tmp_path: Path) -> None:
             assert "no worker runs" in late_page
             problem = "queue worker: schedule hourly: no worker put its item at"
             assert problem in client.get("/").words
-            assert problem in client.get(address_of("/journal/damage", behind)).words
+            state = client.get(address_of("/journal/damage", behind)).words
+            assert problem in state and state.index("! note") < state.index("✓ ok"), "what needs an action comes first"
             queue.pause()
             until(lambda: "paused" in client.get("/").words)
 
