@@ -4,7 +4,7 @@ The modules and subpackages, in the order in which they are best read. Each impo
 
     journal_queue                      the queue on a journal, composed of the parts below
     schedules                          makes the items of schedules when their times come
-    limited_take, keyed_take, take     which items come next, and how many; in the order of keys; kinds in turn
+    keyed_take, take                   which items come next, and how many; keys in their order, kinds in turn
     put                                an item is a message, and a record if it has options
     item                               an item is a message and its lease; done, retry, fail, extend
     core                               one open queue: its files, its locks, and calls under them

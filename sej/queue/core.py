@@ -7,6 +7,7 @@ an operation's beginning to its end, so that after any other exit the next opera
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -134,7 +135,7 @@ class QueueCore:
         self.durable = self.writer.durability == "disk"
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
-        self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64)
+        self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
         register_queue(directory, name, opening.create)
@@ -170,9 +171,9 @@ class QueueCore:
     def _limit(self, kinds: Kinds | None) -> None:
         """Keep limits by kind with the queue, if they are others."""
         log, order = self.log, self.log.state.order
-        known = None if order is None or order.kinds is None else order.kinds.packed()
-        if kinds is not None and kinds.packed() != known:
-            log.append(*in_parts(LIMIT, 0, kinds.packed()), ORDER(LIMITED, 0, 0))
+        known = None if order is None else order.kinds
+        if kinds is not None and kinds != known:
+            log.append(*in_parts(LIMIT, 0, json.dumps(kinds).encode()), ORDER(LIMITED, 0, 0))
             if known is None:  # items that wait were put without a kind
                 log.append(*missing_keys(self.directory, log.state))
 

@@ -50,7 +50,7 @@ from sej.queue.listing import QueueLook, counted
 from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
 from sej.queue.put import Putter
 from sej.queue.schedules import Scheduler
-from sej.queue.take import PROBE_NS, Flow, Taker, kinds_of, parse_rate, require_limit, require_rate
+from sej.queue.take import PROBE_NS, WHOLE, Taker, kinds_of, require_limit, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk, full_disk_advice
 from sej.system.watch import Watch
@@ -185,7 +185,8 @@ class JournalQueue(WorkQueue):
         check_shared_options(disk=disk, **writer)
         if limit is not None and order == "key":
             raise ValueError("limit and order='key' must not both be given: a queue has one of them")
-        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead, kinds_of(limit))
+        kinds = None if limit is None else kinds_of(limit)
+        opening = Opening(default, create, dead_letter, compact_bytes, max_attempts, order, on_dead, kinds)
         expire_ns = None if expire_s is None else span_ns(expire_s)
         delivery = Delivery(span_ns(lease_s), expire_ns, per_key, Backoff(backoff_s, backoff_max_s))
         options: SharedOptions = {"segment_bytes": _SEGMENT_BYTES, **writer}
@@ -196,7 +197,7 @@ class JournalQueue(WorkQueue):
             self.dead_letter, self.recovered = core.letters.path, core.log.recovered
             self._clock = clock
             self._judge_at = self._look_at = 0
-            self._taker = Taker(core, Flow(concurrency, None if rate is None else parse_rate(rate)))
+            self._taker = Taker(core, WHOLE._replace(concurrency=concurrency, rate=rate))
             self._putter = Putter(core, maxsize=maxsize, window_ns=span_ns(dedupe_window_s))
             self._scheduler = Scheduler(core, self._putter)
             self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)
@@ -254,9 +255,10 @@ class JournalQueue(WorkQueue):
         if log.state.timetable.turns and not made and self._scheduler.is_over(now):
             return None
         taker = self._taker
-        order = log.state.order
-        if taker.keyed != (0 if order is None else order.mode):  # at first, or another process has converted the queue
-            taker = self._taker = taker_of(core, taker.flow)
+        if log.state.order is not None and taker.source is None:  # at first, or another process has set a limit
+            from sej.queue.keyed_take import KeyedSource
+
+            taker.source = KeyedSource(core, taker)
         found = taker.take(n, now, max_bytes)
         if not found and now >= self._judge_at and not taker.unfinished:
             self._judge_at = now + _NS
@@ -463,20 +465,6 @@ class JournalQueue(WorkQueue):
         if any(error):
             self._core.life.unreported = self._core.writer.life.unreported = False
         super().__exit__(*error)
-
-
-def taker_of(core: QueueCore, flow: Flow) -> Taker:
-    """Return what takes from a queue, by its order."""
-    order = core.log.state.order
-    if order is None:
-        return Taker(core, flow)
-    if order.kinds is not None:
-        from sej.queue.limited_take import LimitedTaker
-
-        return LimitedTaker(core, flow)
-    from sej.queue.keyed_take import KeyedTaker
-
-    return KeyedTaker(core, flow)
 
 
 def open_backend(path: str, name: str, **options: Any) -> WorkQueue:

@@ -1,332 +1,369 @@
-"""Take items in the order of their keys; the rules are in :mod:`sej.queue.log.schedule`.
+"""Find the next item of a queue with an order of keys, or with limits by kind.
 
-The next item is the head of a free key, by priority, then by offset. Heads come from three places:
+The rules are in :mod:`sej.queue.log.schedule`.
 
-- the schedule: items that are aside or held, and ready. One that is not the head of a free key is put off: it leaves
-  the schedule until an item of its key ends.
-- a heap of free keys with parked items, by offset.
-- the journal from the frontier on. An item whose key is not free is passed by, and parked.
+An item comes from three places:
 
-An item that is aside may be the head only if no earlier message of its key is fresh. So before an item with a priority
-is delivered ahead of the frontier, the messages before it are passed by.
+- *aside*: what waits for a retry or a delay, or has a priority. Once it is ready, it is in a heap of its key.
+- *parked*: fresh messages that were passed by. The log has the lowest one of each key.
+- *fresh*: the messages from the frontier on.
 
-Parked items cost more than fresh ones. So a batch that has an item passes only a few messages by to find more.
+A key has a turn if it is free and has an item that is aside or parked. The turns are sorted::
 
-Under one hold of the lock at most :data:`_MESSAGES` messages are passed by or looked up, so that a key with many items
-does not stop other workers. Then ``unfinished`` is set, and the caller takes the lock again.
+    order="key"   by the priority of the key's head, then by its offset. The head is the lowest offset.
+    limits        by priority, then by the last turn of the kind. Within a kind: by priority, then by offset.
+
+An item without a key, or one that holds its key already, has a turn of its own in a queue with an order of keys.
+Nothing of this is in the log. So a turn is checked when it comes first: another process may have changed it.
+
+**Fresh messages.** In the order of keys they are taken as they come, between the turns; one whose key is not free is
+parked. An item that is aside may be the head only if no earlier message of its key is fresh. So before an item with a
+priority is delivered ahead of the frontier, the messages before it are parked. With limits, fresh messages are parked
+before a turn is chosen: a kind with many items delays no other kind for long.
+
+Parked items cost more than fresh ones. So a batch that has an item parks only a few messages to find more. Under one
+hold of the lock at most :data:`_MESSAGES` messages are parked or looked up, so that a key with many items does not stop
+other workers. Then ``unfinished`` is set, and the caller takes the lock again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from heapq import heappop, heappush, heapreplace
-from typing import Final
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
 
 from sej.errors import SejError
 from sej.message import Message
 from sej.queue.core import QueueCore
-from sej.queue.log.format import DONE, PARK, SCAN, picked, stamp_of
+from sej.queue.log import format as records
 from sej.queue.log.reader import Budget, UnfinishedError
 from sej.queue.log.schedule import NEVER, KeyOrder
-from sej.queue.take import Flow, Found, Taker
+from sej.queue.log.state import QueueState
+from sej.queue.take import Found, Taker
 from sej.system.disk import of_system
 
 _MESSAGES: Final = 4096
 _IN_ROW: Final = 16
-"""So many messages in a row are passed by to find more for a batch that has an item."""
+"""So many messages in a row are parked to find more for a batch that has an item."""
+_AHEAD: Final = 1024
+"""With limits, so many fresh messages are parked before a turn is chosen."""
+_TURNS: Final = 16
+"""After so many turns, fresh messages are looked for again."""
+_ALONE: Final = -1
 
 
-class KeyedTaker(Taker):
-    """The taking side of one open queue with an order of keys."""
+class Turn(NamedTuple):
+    """A key that has a turn; the lowest one is the next.
 
-    keyed = 1
+    Attributes:
+        rank: the priority of its next item, negative.
+        last: when it had its last turn; 0 in the order of keys.
+        offset: its next item; if that is parked, perhaps a lower number.
+        key: the key, or _ALONE: this item's own turn.
+        parked: whether the item is parked.
+    """
 
-    def __init__(self, core: QueueCore, flow: Flow) -> None:
-        """Take for this queue, within limits."""
-        super().__init__(core, flow)
+    rank: int
+    last: int
+    offset: int
+    key: int
+    parked: bool = False
+
+
+class KeyedSource:
+    """The next item of one open queue; one object for each queue that takes."""
+
+    def __init__(self, core: QueueCore, taker: Taker) -> None:
+        """Find items for this taker."""
+        self._core, self._log, self._taker = core, core.log, taker
         self._per_key = core.delivery.per_key
-        self._free: list[tuple[int, int]] = []
-        self._queued: set[int] = set()
-        self._again = False
         self._budget = Budget(_MESSAGES)
+        self._look_in = 0
+        self._state: QueueState | None = None
+        self._begin()
 
-    def take(self, n: int, now: int, max_bytes: int | None = None) -> Found:
-        """Return up to n items that are available now; messages that are passed by are counted from here."""
+    def _begin(self) -> None:
+        self._turns: list[Turn] = []
+        """A heap of turns; those of keys count if they are in the next field."""
+        self._placed: dict[int, Turn] = {}
+        self._heaps: dict[int, list[tuple[int, int]]] = {}
+        """By key: (rank, offset) of the items that are aside and ready; in the order of keys, all have rank 0."""
+        self._later: list[tuple[int, int]] = []
+        """(when it has a token, kind)."""
+
+    def begin(self) -> None:
+        """A call takes the lock: messages that are parked are counted from here."""
         self._budget.left = _MESSAGES
-        return super().take(n, now, max_bytes)
+        self._look_in -= 1
 
-    def _take_next(self, n: int, now: int, found: Found) -> bool:
+    def next_ns(self) -> list[int]:
+        """Return when the rate of a kind allows its next item, if one waits for that."""
+        return [at for at, _ in self._later[:1]]
+
+    def take_next(self, n: int, now: int, found: Found) -> bool:
         """Take the next items, at most n, or set one aside; return False if none exists."""
-        order = self._log.state.order
-        assert order is not None
         try:
-            while not self._next(order, n, now, found):
-                if not self._again:
-                    return False
-                if self._budget.left <= 0:
-                    raise UnfinishedError
-            return True
+            return self._next(n, now, found)
         except UnfinishedError:
-            self.unfinished = True
+            self._taker.unfinished = True
             return False
 
-    def _next(self, order: KeyOrder, n: int, now: int, found: Found) -> bool:
-        """Return whether an item was taken or set aside; ``_again``: whether another call may find one."""
-        state = self._log.state
-        self._refresh(order, now)
-        if state.frontier in state.above:
-            self.look_ahead()
-        self._again = False
-        waits = self._first_parked(order, now)
-        ready = self._first_ready(order, now)
-        if self._again:
-            return False
-        if ready is not None and ready[0] >= 0:
-            priority, offset = ready
-            if priority or (offset < state.frontier and (waits is None or offset < waits[0])):
-                self.pick(offset, now, found)
+    def _next(self, n: int, now: int, found: Found) -> bool:
+        while True:
+            state, before = self._log.state, len(found)
+            order, frontier = state.order, state.frontier
+            assert order is not None
+            self._look(order, state, now)
+            turn = self._first(order, state, now)
+            moved = False
+            if order.kinds is not None:
+                if turn is None or turn.rank > 0 or self._look_in <= 0:
+                    moved = self._look_for_kinds(order, state, now)
+            elif turn is None or (turn.rank, turn.offset) >= (0, frontier):
+                if frontier in state.above:
+                    self._taker.look_ahead()
+                moved = state.frontier > frontier or self._scan(order, state, n, now, found)
+                if len(found) > before or self._taker.full:
+                    return True
+            if turn is not None and not moved:
+                self._deliver(order, state, turn, now, found)
                 return True
-        if waits is not None:
-            offset, key = waits
-            self._unqueue()
-            self.pick(offset, now, found, key)
-            self._queue(order, key)
-            return True
-        before, frontier = len(found), state.frontier
-        if self._take_or_pass(order, n, now, found):
-            self._again = True
-            return len(found) > before or (before > 0 and self._log.state.frontier == frontier)
-        if ready is not None:
-            self.pick(ready[1], now, found)
-            return True
-        return False
+            if not moved:
+                return False
 
-    def _refresh(self, order: KeyOrder, now: int) -> None:
-        """Look again at keys that were released."""
-        state = self._log.state
-        for key in order.take_released():
-            head = order.first_aside(key, now, state.waiting)
-            if head is not None:
-                state.schedule.push(head)
-            self._queue(order, key)
+    def _deliver(self, order: KeyOrder, state: QueueState, turn: Turn, now: int, found: Found) -> None:
+        """Take the item of a turn, or set it aside."""
+        after, kinds, key = b"", order.kinds, turn.key
+        if key == _ALONE:
+            self._taker.pick(turn.offset, now, found)
+            return
+        if kinds is not None and kinds.interval_ns and key:
+            after = records.RATE(kinds.spent(1, state.full_at_ns.get(key, 0), now), key)
+        self._placed.pop(key, None)
+        order.released.add(key)
+        self._taker.pick(turn.offset, now, found, key if turn.parked else None, after)
 
-    def _queue(self, order: KeyOrder, key: int) -> None:
-        bound = order.parked.get(key)
-        if bound is not None and key not in self._queued and order.free(key, self._per_key):
-            self._queued.add(key)
-            heappush(self._free, (bound, key))
+    # --- turns
 
-    def _unqueue(self) -> None:
-        self._queued.discard(heappop(self._free)[1])
-
-    def _first_ready(self, order: KeyOrder, now: int) -> tuple[int, int] | None:
-        """Return (priority, offset) of the first item of the schedule that is the head of a free key."""
-        state = self._log.state
-        schedule = state.schedule
-        while (ready := schedule.first_ready()) is not None:
-            priority, offset = ready
+    def _look(self, order: KeyOrder, state: QueueState, now: int) -> None:
+        """Find the keys that may have a turn now."""
+        if state is not self._state:
+            self._state = state
+            self._begin()
+            order.released |= order.parked.keys()
+        schedule, limited = state.schedule, order.kinds is not None
+        if limited and schedule.lapsed:
+            self._core.take_back(now)  # or they would keep their places while others of their kinds come first
+        while schedule.ready:
+            (rank, offset), _ = schedule.ready.popitem(0)
             key = order.keys.get(offset, 0)
-            if not key or offset in order.held.get(key, ()):
-                return ready
-            if not order.free(key, self._per_key):
-                schedule.put_off()
+            if limited or (key and offset not in order.held.get(key, ())):
+                heappush(self._heaps.setdefault(key, []), (rank if limited else 0, offset))
+                order.released.add(key)
+            else:
+                heappush(self._turns, Turn(rank, 0, offset, _ALONE))
+        while self._later and self._later[0][0] <= now:
+            order.released.add(heappop(self._later)[1])
+        for key in tuple(order.released):
+            self._place(key, self._turn(order, state, key, now, order.parked.get(key)))
+            order.released.discard(key)  # now: the call before may have raised UnfinishedError
+
+    def _place(self, key: int, turn: Turn | None) -> None:
+        """Let a key have this turn, or none."""
+        if turn is None:
+            self._placed.pop(key, None)
+        elif turn != self._placed.get(key):
+            self._placed[key] = turn
+            heappush(self._turns, turn)
+
+    def _first(self, order: KeyOrder, state: QueueState, now: int) -> Turn | None:
+        """Return the next turn; None: there is none."""
+        while self._turns:
+            turn = self._turns[0]
+            offset, key = turn.offset, turn.key
+            if key == _ALONE:
+                if self._is_ready(state, offset, now):
+                    return turn
+                heappop(self._turns)
                 continue
-            head = order.first_aside(key, now, state.waiting)
-            if head is not None and head < offset:
-                schedule.put_off()
-                schedule.push(head)
+            if self._placed.get(key) is not turn:
+                heappop(self._turns)
                 continue
-            if order.parked.get(key, offset) < offset:
-                first = self._find_parked(key)
-                if first is not None and first < offset:
-                    schedule.put_off()
-                    self._queue(order, key)
-                    self._again = True
-                    continue
-            if priority > 0 and offset > state.frontier:
+            if not key and (there := self._turn(order, state, key, now, order.parked.get(key))) != turn:
+                self._place(key, there)  # the log does not say that items without a key have changed
+            elif turn.parked and (first := self._find_parked(key)) != offset:
+                if first is not None and order.kinds is not None:
+                    return turn._replace(offset=first)  # the lower number was as good: it decides between equals only
+                self._place(key, self._turn(order, state, key, now, first))
+            elif order.kinds is not None or turn.rank >= 0 or offset <= state.frontier:
+                return turn
+            elif state.frontier in state.above:
+                self._taker.look_ahead()
                 if state.frontier in state.above:
-                    self.look_ahead()
-                if state.frontier not in state.above and self._take_or_pass(order, 0, now, [], offset):
-                    self._budget.spend()
-                    self._refresh(order, now)
-                    continue
-            return ready
+                    return turn
+            elif self._scan(order, state, 0, now, [], offset):
+                self._budget.spend()
+                self._look(order, state, now)
+            else:
+                return turn
         return None
 
-    def _first_parked(self, order: KeyOrder, now: int) -> tuple[int, int] | None:
-        """Return (offset, key) of the first parked item that is the head of a free key."""
-        state = self._log.state
-        while self._free:
-            bound, key = self._free[0]
-            if key not in order.parked or not order.free(key, self._per_key):
-                self._unqueue()
-                continue
-            first = self._find_parked(key)
-            if first is None:
-                self._unqueue()
-                continue
-            head = order.first_aside(key, now, state.waiting) if key else None
-            if head is not None and head < first:
-                self._unqueue()
-                state.schedule.push(head)
-                continue
-            if first != bound:
-                heapreplace(self._free, (first, key))
-                continue
-            return first, key
+    def _turn(self, order: KeyOrder, state: QueueState, key: int, now: int, parked: int | None) -> Turn | None:
+        """Return the turn of a key; None: it is not free, or has no item that is aside or parked.
+
+        Args:
+            order: the order.
+            state: the state.
+            key: the key.
+            now: for rates, and for items aside whose time comes.
+            parked: the first parked item of the key, or a lower number.
+        """
+        kinds = order.kinds
+        if key:
+            most = self._per_key if kinds is None else kinds.concurrency
+            if most is not None and len(order.held.get(key, ())) >= most:
+                return None
+            if kinds is not None and kinds.interval_ns:
+                allowed = kinds.allowed_ns(state.full_at_ns.get(key, 0))
+                if allowed > now:
+                    heappush(self._later, (allowed, key))
+                    return None
+        aside = self._first_aside(order, state, key, now) if key in self._heaps else None
+        if aside is None:
+            return None if parked is None else Turn(0, order.served.get(key, 0), parked, key, True)
+        rank, offset = aside
+        if kinds is None:
+            rank = -state.waiting[offset].priority
+            if rank < 0 and parked is not None and parked < offset:
+                parked = self._find_parked(key)  # now: if there is none, this turn comes earlier
+        if parked is not None and (0, parked) < aside:
+            return Turn(0, order.served.get(key, 0), parked, key, True)
+        return Turn(rank, order.served.get(key, 0), offset, key)
+
+    def _first_aside(self, order: KeyOrder, state: QueueState, key: int, now: int) -> tuple[int, int] | None:
+        """Return the rank and the offset of the next item of a key that is aside and ready; None: there is none."""
+        heap = self._heaps.get(key)
+        if heap is None:
+            return None
+        while heap:
+            offset = heap[0][1]
+            if self._is_ready(state, offset, now) and (order.kinds or offset not in order.held.get(key, ())):
+                return heap[0]
+            heappop(heap)
+        del self._heaps[key]
         return None
+
+    def _is_ready(self, state: QueueState, offset: int, now: int) -> bool:
+        there = state.waiting.get(offset)
+        return offset in state.schedule.lapsed if there is None else there.ready_at_ns <= now
 
     def _find_parked(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
-        first = self.core.parked.first(log.state, log.epoch, key, self._budget)
+        first = self._core.parked.first(log.state, log.epoch, key, self._budget)
         if first is None:
-            log.append(PARK(key, NEVER))
+            log.append(records.PARK(key, NEVER))
         return first
 
-    def _is_free(self, order: KeyOrder, key: int, taken: Mapping[int, int], offset: int, now: int) -> bool:
-        """Return whether the item at an offset is the next of its key, and the key has room for one more.
+    # --- fresh messages
+
+    def _look_for_kinds(self, order: KeyOrder, state: QueueState, now: int) -> bool:
+        """Park fresh messages under their kinds; return whether there were any."""
+        begun, before = state.frontier, -1
+        while before < state.frontier < begun + _AHEAD:
+            before = state.frontier
+            if before in state.above:
+                self._taker.look_ahead()
+            elif not self._scan(order, state, 0, now, [], begun + _AHEAD):
+                break
+        self._look_in = _TURNS if state.frontier < begun + _AHEAD else 1
+        return state.frontier > begun
+
+    def _is_free(
+        self, order: KeyOrder, key: int, taken: dict[int, int], parked: set[int], offset: int, now: int
+    ) -> bool:
+        """Return whether a fresh item is the next of its key, and the key has room for it.
 
         Args:
             order: the order of keys.
             key: the key's hash.
             taken: how many items of each key this batch has.
+            parked: the keys that have items which this batch parks.
             offset: the item's.
             now: for items aside whose time comes.
         """
-        if len(order.held.get(key, ())) + taken.get(key, 0) >= self._per_key or key in order.parked:
-            return False
-        if not order.has_aside(key):
+        if not key:
             return True
-        first = order.first_aside(key, now, self._log.state.waiting)
-        return first is None or first > offset
+        if key in parked or key in order.parked:
+            return False
+        if len(order.held.get(key, ())) + taken.get(key, 0) >= self._per_key:
+            return False
+        aside = self._first_aside(order, self._log.state, key, now) if self._heaps else None
+        return aside is None or aside[1] > offset
 
-    def _take_or_pass(self, order: KeyOrder, n: int, now: int, found: Found, stop: int | None = None) -> bool:
-        """Take up to n messages from the frontier on whose keys are free, and pass the others by.
+    def _scan(
+        self, order: KeyOrder, state: QueueState, n: int, now: int, found: Found, stop: int | None = None
+    ) -> bool:
+        """Take up to n messages from the frontier on whose keys are free, and park the others.
 
-        With ``stop``, pass by all messages before it. Return whether there was a message.
+        With ``stop``, park all messages before it. Return whether there was a message.
         """
         if self._budget.left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
-        log = self._log
-        batch = _Batch(log.state.frontier, self.core.holders.mine, now + self.core.delivery.lease_ns)
-        short = self._fill(batch, order, n, now, found, stop)
-        if batch.rows or batch.gap:
-            count = min(order.count + len(batch.rows), batch.offset)  # what is read may be nonsense
-            batch.records.append(SCAN(batch.offset, count, batch.stamp))
-        if batch.records:
-            log.append(*batch.records)
-        if batch.rows:
-            self.core.parked.passed(log.state, log.epoch, batch.start, batch.rows)
-        found += batch.run
-        if short:
-            raise UnfinishedError
-        return bool(batch.records) or self._full
-
-    def _fill(self, batch: _Batch, order: KeyOrder, n: int, now: int, found: Found, stop: int | None) -> bool:
-        """Take messages whose keys are free, until the batch has n; with ``stop`` pass by all messages before it.
-
-        Return whether too many in a row were passed by to find more.
-        """
-        in_row = 0
-        while len(batch.run) < n if stop is None else batch.offset < stop:
-            message = self._read_next(batch, stop)
+        taker, core = self._taker, self._core
+        holder, deadline = core.holders.mine, now + core.delivery.lease_ns
+        start = offset = state.frontier
+        data: list[bytes] = []
+        run: Found = []
+        rows: list[tuple[int, int]] = []
+        taken: dict[int, int] = {}
+        parked: set[int] = set()
+        stamp = in_row = 0
+        gap = False
+        while (len(run) < n if stop is None else offset < stop) and in_row <= _IN_ROW:
+            message = self._read(state, offset, begun=bool(data))
             if message is None:
                 break
-            key = self._log.state.key_of(message)
-            if stop is None and self.is_expired(message, now):
-                batch.expire(key, message)
-            elif stop is None and (
-                not key or (key not in batch.passed and self._is_free(order, key, batch.taken, message.offset, now))
-            ):
-                if not self.fits(message, found, batch.run):
+            if message.offset != offset:
+                offset, gap = message.offset, True
+                if offset in state.above or (stop is not None and offset >= stop):
                     break
-                in_row = 0
-                batch.take(key, message)
+            key, at = state.key_of(message), records.stamp_of(message.timestamp)
+            if stop is None and taker.is_expired(message, now):
+                data += records.picked(offset, 1, holder, deadline, 0, key, at), records.one_done(offset)
+            elif stop is None and self._is_free(order, key, taken, parked, offset, now):
+                if not taker.fits(message, found, run):
+                    break
+                data.append(records.picked(offset, 1, holder, deadline, 0, key, at))
+                run.append((message, 1))
+                taken[key], in_row = taken.get(key, 0) + 1, 0
             else:
-                in_row += 1
-                if stop is None and in_row > _IN_ROW and (batch.run or found):
-                    return True
+                in_row += stop is None and bool(run or found)
                 self._budget.left -= 1
-                batch.pass_by(key, message, is_parked=key in order.parked)
-        return False
+                if key not in order.parked and key not in parked:
+                    data.append(records.PARK(key, offset))
+                parked.add(key)
+                rows.append((key, offset))
+            offset, stamp = offset + 1, at
+        if rows or gap:
+            count = min(order.count + len(rows), offset)  # what is read may be nonsense
+            data.append(records.SCAN(offset, count, stamp))
+        if data:
+            self._log.append(*data)
+        if rows:
+            core.parked.passed(state, self._log.epoch, start, rows)
+        found += run
+        if in_row > _IN_ROW:
+            raise UnfinishedError
+        return bool(data) or taker.full
 
-    def _read_next(self, batch: _Batch, stop: int | None) -> Message | None:
-        """Return the message at the batch's offset, or after a gap there; None: the batch ends before it."""
-        above = self._log.state.above
-        offset = batch.offset
-        if self._budget.left <= 0 or (above and offset in above):
+    def _read(self, state: QueueState, offset: int, *, begun: bool) -> Message | None:
+        """Return the message at an offset, or after a gap if the batch begins there; None: the batch ends before it."""
+        if self._budget.left <= 0 or (state.above and offset in state.above):
             return None
         try:
-            message = self.core.fresh.at(offset)
+            message = self._core.fresh.at(offset)
         except (OSError, SejError) as error:
-            if not batch.records or (isinstance(error, OSError) and not of_system(error)):
+            if not begun or (isinstance(error, OSError) and not of_system(error)):
                 raise
             return None
-        if message is None or message.offset == offset:
-            return message
-        if batch.records:
-            return None
-        batch.skip(message.offset)
-        return None if message.offset in above or (stop is not None and message.offset >= stop) else message
-
-
-class _Batch:
-    """The messages from the frontier on that one call takes or passes by, and the records of that.
-
-    Attributes:
-        start: the frontier.
-        offset: after the last message.
-        run: the messages that it takes, each with its number of attempts.
-        records: for the log.
-        rows: the key and the offset of each message that it passes by.
-        passed: the keys of these.
-        taken: how many it takes of each key.
-        stamp: of the last message.
-        gap: whether it begins after a gap.
-    """
-
-    __slots__ = ("_lease", "gap", "offset", "passed", "records", "rows", "run", "stamp", "start", "taken")
-
-    def __init__(self, start: int, holder: int, deadline: int) -> None:
-        """Begin at the frontier, with the lease of what it takes."""
-        self.start = self.offset = start
-        self.run: Found = []
-        self.records: list[bytes] = []
-        self.rows: list[tuple[int, int]] = []
-        self.passed: set[int] = set()
-        self.taken: dict[int, int] = {}
-        self.stamp = 0
-        self.gap = False
-        self._lease = holder, deadline
-
-    def take(self, key: int, message: Message) -> None:
-        """Deliver the next message."""
-        self.taken[key] = self.taken.get(key, 0) + 1
-        self.records.append(self._picked(key, message))
-        self.run.append((message, 1))
-        self._go_past(message)
-
-    def expire(self, key: int, message: Message) -> None:
-        """End the next message: its time is over."""
-        self.records += (self._picked(key, message), DONE(message.offset, message.offset + 1))
-        self._go_past(message)
-
-    def pass_by(self, key: int, message: Message, *, is_parked: bool) -> None:
-        """Park the next message; its key may have parked ones already."""
-        if not is_parked and key not in self.passed:
-            self.records.append(PARK(key, message.offset))
-        self.passed.add(key)
-        self.rows.append((key, message.offset))
-        self._go_past(message)
-
-    def skip(self, offset: int) -> None:
-        """Begin after a gap."""
-        self.gap, self.offset, self.stamp = True, offset, 0
-
-    def _picked(self, key: int, message: Message) -> bytes:
-        return picked(message.offset, *self._lease, key, stamp_of(message.timestamp))
-
-    def _go_past(self, message: Message) -> None:
-        self.offset = message.offset + 1
-        self.stamp = stamp_of(message.timestamp)
+        return None if begun and message is not None and message.offset != offset else message

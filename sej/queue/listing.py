@@ -195,9 +195,9 @@ class QueueLook:
         state.apply(letters_lost(self._directory, self._name, self._letters, state))
         order, limit, at_limit = state.order, None, 0
         if order is not None and (kinds := order.kinds) is not None:
-            limit, most = Limit(kinds.by, kinds.concurrency, kinds.rate), kinds.concurrency
-            full = {kind for kind in order.held if most is not None and not order.free(kind, most)}
-            at_limit = len(full | {kind for kind in kinds.full_at_ns if kinds.allowed_ns(kind) > now})
+            limit, full_at = Limit(*kinds[:3]), state.full_at_ns
+            known = {*order.held, *full_at} - {0}
+            at_limit = sum(kinds.room(1, len(order.held.get(k, ())), full_at.get(k, 0), now) < 1 for k in known)
         return Summary(counted(state, now, self._end()), state.timetable.shown(None), limit, at_limit)
 
     def stats(self) -> Stats:

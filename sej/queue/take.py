@@ -3,19 +3,18 @@
 The order: the highest priority with a ready item; within it the lowest offset. Fresh messages have priority 0 and are
 in the journal in order, so a range of them is one record. Everything runs under the queue's lock, with the log read.
 
-**The flow** has limits: how many items are leased at a time, how many are delivered in a time, and a pause. Pause and
-rate are kept in the queue's log, so that they hold for all processes together and after a restart. The rate is a token
-bucket. A bucket for ``10/s`` holds 10 tokens, an item takes one, and one is added each 100 ms. It is kept as one
-number, the time at which the bucket is full again (``full_at_ns``, on the boot-time clock)::
+**Limits** say how many items are leased at a time, and how many are delivered in a time, of the whole queue or of each
+kind (:class:`sej.queue.log.schedule.Kinds`). A pause and the state of a rate are kept in the queue's log, so that they
+hold for all processes together and after a restart.
 
-    tokens now = capacity - (full_at_ns - now) / interval          at most the capacity
-    a take of n items:  full_at_ns = max(full_at_ns, now) + n * interval
+A queue with an order of keys, or with limits by kind, has a :class:`Source` of its own
+(:mod:`sej.queue.keyed_take`). It says which item is next; this module takes it.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from sej.checks import POSITIVE, TEXT, instance_of, optional, require
 from sej.errors import CorruptionError, OffsetTooSmallError, SejError
@@ -24,8 +23,7 @@ from sej.queue.core import QueueCore
 from sej.queue.interface.values import Limit
 from sej.queue.log import format as records
 from sej.queue.log.reader import parked_offsets
-from sej.queue.log.schedule import Kinds
-from sej.queue.log.state import QueueState
+from sej.queue.log.schedule import Kinds, Waiting
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
 
@@ -88,47 +86,49 @@ def require_limit(name: str, value: Any) -> None:
         raise ValueError(f"by must be 'key', 'key:/' or 'header:NAME', got {value.by!r}")
 
 
-def kinds_of(limit: Limit | None) -> Kinds | None:
+def kinds_of(limit: Limit) -> Kinds:
     """Return a limit as the log has it."""
-    if limit is None:
-        return None
     return Kinds(*limit, *((1, 0) if limit.rate is None else parse_rate(limit.rate)))
 
 
-class Flow(NamedTuple):
-    """The limits that one process applies.
+WHOLE: Final = Limit("")
+"""A limit of the whole queue, without a figure."""
 
-    Attributes:
-        concurrency: how many items of the queue may be leased, by all processes together; None: no limit.
-        rate: how many may be delivered in a time; None: no limit.
-    """
 
-    concurrency: int | None
-    rate: Rate | None
+class Source(Protocol):
+    """Finds the next item of a queue with an order of keys, or with limits by kind."""
+
+    def begin(self) -> None:
+        """A call takes the lock."""
+
+    def take_next(self, n: int, now: int, found: Found) -> bool:
+        """Take the next items, at most n, or set one aside; return False if none exists."""
+
+    def next_ns(self) -> list[int]:
+        """Return when a limit allows an item, if one waits for that."""
 
 
 class Taker:
     """The taking side of one open queue.
 
     Attributes:
-        keyed: the mode of the order that it takes in; 0: none.
+        source: finds the next item; None: the queue has neither an order of keys nor limits by kind.
         core: the queue.
-        flow: the limits.
         lost: how many items were found missing since the last check.
         unwritten: why a dead letter could not be written since the last check; None: all were.
+        full: whether the next item has too many bytes for this call.
         unfinished: whether there may be an item that the last :meth:`take` did not reach.
     """
 
-    keyed: ClassVar[int] = 0
-
-    def __init__(self, core: QueueCore, flow: Flow) -> None:
-        """Take for this queue, within limits."""
+    def __init__(self, core: QueueCore, limit: Limit) -> None:
+        """Take for this queue; limit: that of the whole queue, which this process applies."""
         self.core = core
+        self.source: Source | None = None
         self._log = core.log
-        self._concurrency, self._rate = self.flow = flow
-        self._limited = any(flow)
+        self._limit = kinds_of(limit)
+        self._limited = limit != WHOLE
         self._max_bytes: int | None = None
-        self._full = self.unfinished = False
+        self.full = self.unfinished = False
         self._probe_at = self._dead_letter_at = self.lost = 0
         self.unwritten: Exception | None = None
 
@@ -147,13 +147,20 @@ class Taker:
             self._probe_at = now + PROBE_NS
             self.core.free_dead_holders(now)
         found: Found = []
-        self._max_bytes, self._full, self.unfinished = max_bytes, False, False
-        if state.paused or self._limited:
-            n = self._room(state, n, now)
+        self._max_bytes, self.full, self.unfinished = max_bytes, False, False
+        take_next = self._take_next
+        if self.source is not None:
+            self.source.begin()
+            take_next = self.source.take_next
+        if state.paused:
+            return found
+        if self._limited:
+            leased = len(state.leased) - len(schedule.lapsed)
+            n = self._limit.room(n, leased, state.full_at_ns.get(0, 0), now)
         more = n > 0
-        while more and len(found) < n and not self._full:
+        while more and len(found) < n and not self.full:
             try:
-                more = self._take_next(n - len(found), now, found)
+                more = take_next(n - len(found), now, found)
             except OffsetTooSmallError as error:
                 if not self._lose(error.first_available):
                     raise
@@ -162,8 +169,8 @@ class Taker:
                     raise
                 self.core.close_readers()  # reopened at their next use
                 break
-        if self._rate is not None and found:
-            log.append(records.RATE(max(log.state.full_at_ns, now) + len(found) * self._rate.interval_ns))
+        if self._limit.interval_ns and found:
+            log.append(records.RATE(self._limit.spent(len(found), log.state.full_at_ns.get(0, 0), now)))
         return found
 
     def problems(self) -> list[str]:
@@ -182,42 +189,31 @@ class Taker:
             )
         return found
 
-    # --- the flow
+    # --- the limit of the queue
 
     def begin(self, now: int) -> None:
         """Record what the rate of this process changes; once, when its queue is opened.
 
         The bucket is never emptier than empty: otherwise a queue with a new, faster rate would wait for the old one.
         """
-        if self._rate is not None:
-            empty_ns = now + self._rate.burst * self._rate.interval_ns
-            if self._log.state.full_at_ns > empty_ns:
-                self._log.append(records.RATE(empty_ns))
-
-    def _room(self, state: QueueState, n: int, now_ns: int) -> int:
-        """Return how many of n items may be taken now."""
-        if state.paused:
-            return 0
-        if self._concurrency is not None:
-            n = min(n, self._concurrency - len(state.leased) + len(state.schedule.lapsed))
-        if self._rate is not None:
-            used_ns = max(state.full_at_ns - now_ns, 0)
-            n = min(n, (self._rate.burst * self._rate.interval_ns - used_ns) // self._rate.interval_ns)
-        return n
+        empty_ns = self._limit.spent(self._limit.burst, now, now)
+        if self._limit.interval_ns and self._log.state.full_at_ns.get(0, 0) > empty_ns:
+            self._log.append(records.RATE(empty_ns))
 
     def next_ns(self) -> int | None:
-        """Return when the rate allows the next item; None: it has no limit."""
-        if self._rate is None:
-            return None
-        return self._log.state.full_at_ns - (self._rate.burst - 1) * self._rate.interval_ns
+        """Return when a rate allows the next item; None: none waits for that."""
+        times = [] if self.source is None else self.source.next_ns()
+        if self._limit.interval_ns:
+            times.append(self._limit.allowed_ns(self._log.state.full_at_ns.get(0, 0)))
+        return min(times, default=None)
 
     def fits(self, message: Message, *taken: Found) -> bool:
         """Return whether an item may be added to those that were taken; if not, nothing more is taken."""
         if self._max_bytes is None or not any(taken):
             return True
         size = sum(len(row[0].value) for rows in taken for row in rows) + len(message.value)
-        self._full = size > self._max_bytes
-        return not self._full
+        self.full = size > self._max_bytes
+        return not self.full
 
     # --- one item after another
 
@@ -293,15 +289,25 @@ class Taker:
                     return
             state.matched(offset)
 
-    def pick(self, offset: int, now: int, found: Found, parked: int | None = None) -> None:
-        """Lease an item out of order; an exhausted one goes to the dead letters; parked: the key of a parked one."""
+    def pick(self, offset: int, now: int, found: Found, parked: int | None = None, after: bytes = b"") -> None:
+        """Lease an item out of order; an exhausted one goes to the dead letters.
+
+        Args:
+            offset: the item.
+            now: when its lease begins.
+            found: it is added here.
+            parked: its key, if it is parked; None: it is not.
+            after: a record that follows if it is delivered.
+        """
         log, state, core = self._log, self._log.state, self.core
-        attempts, key, stamp = state.attempts(offset), parked or 0, 0
+        there = state.waiting.get(offset) or state.leased.get(offset)
+        attempts, priority = (0, 0) if there is None else (there.attempt, there.priority)
+        key, stamp = parked or 0, 0
         message = core.others.at(offset)
         if message is not None and message.offset == offset and state.order is not None:
-            key, stamp = state.key_of(message), records.stamp_of(message.timestamp)
-        lease = core.holders.mine, now + core.delivery.lease_ns, state.priority(offset), key, stamp
-        before = b"" if parked is None else records.PICK(offset, 1, *lease)  # what ends was delivered
+            key, stamp = state.key_of(message) if parked is None else parked, records.stamp_of(message.timestamp)
+        row = (offset, attempts + 1, core.holders.mine, now + core.delivery.lease_ns, priority, key, stamp)
+        before = b"" if parked is None else records.picked(*row)  # what ends was delivered
         intent = state.intents.get(offset)
         if message is None or message.offset != offset:  # it was never written, or a repair found it lost
             log.append(before, (records.one_done if offset < state.frontier else records.DROP)(offset))
@@ -309,10 +315,13 @@ class Taker:
             log.append(records.DROP(offset))  # this is another message, and fresh
         elif self.is_expired(message, now):
             log.append(before, records.one_done(offset))
-        elif (begun := offset in state.waiting and state.waiting[offset].exhausted) or attempts >= state.max_attempts:
+        elif (begun := isinstance(there, Waiting) and there.exhausted) or attempts >= state.max_attempts:
             self._exhaust(message, attempts, now, begun=begun)
         elif self.fits(message, found):
-            log.append(before or records.PICK(offset, attempts + 1, *lease))
+            log.write((before or records.picked(*row)) + after)
+            state.pick(*row)
+            if after:
+                state.apply(after)
             found.append((message, attempts + 1))
 
     def _exhaust(self, message: Message, attempts: int, now: int, *, begun: bool) -> None:

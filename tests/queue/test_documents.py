@@ -91,7 +91,7 @@ def test_the_dump_is_that_of_the_codec() -> None:
 
 def test_short_cuts_write_what_the_table_says() -> None:
     assert one_done(7, 5) == DONE(7, 8, 5)
-    assert picked(7, 2, 5, 9, 77) == PICK(7, 1, 2, 5, 0, 9, 77)
+    assert picked(7, 3, 2, 5, -1, 9, 77) == PICK(7, 3, 2, 5, -1, 9, 77)
     [(kind, fields)] = read_fields(leased(3, 9, 2, 5, 77))
     assert (kind.number, fields) == (
         1,

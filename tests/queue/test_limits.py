@@ -65,6 +65,18 @@ def test_an_item_that_waits_for_a_retry_takes_no_place(tmp_path: Path, clock: Fa
         assert taken(q) == [b"2"]
 
 
+def test_an_item_that_ended_is_not_taken_for_one_without_a_kind(tmp_path: Path, clock: FakeClock) -> None:
+    with opened(tmp_path, clock, limit=sej.Limit(TENANT, concurrency=1)) as q:
+        put(q, "", b"0", b"1")
+        put(q, "a", b"2")
+        for item in q.get_many(2, timeout=0):
+            assert item.value in (b"0", b"2")
+            item.done()
+    with opened(tmp_path, clock) as q:
+        assert [item.offset for item in q.items()] == [1]
+        assert taken(q) == [b"1"]
+
+
 def test_a_rate_of_each_kind_is_shared_and_kept(tmp_path: Path, clock: FakeClock) -> None:
     limit = sej.Limit(TENANT, rate="2/m")
     with opened(tmp_path, clock, limit=limit, lease_s="1h") as q, opened(tmp_path, clock) as other:

@@ -75,6 +75,16 @@ class TestRules:
         q.put(b"second", b"a")
         assert taken_after_waiting(q, clock, 2).value == b"first"
 
+    def test_a_priority_counts_although_a_parked_item_may_come_before(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put_many([b"a0", b"a1", b"no key"], [b"a", b"a", b""])
+        first = take(q)
+        assert taken(q, 1) == [b"no key"]  # parks a1
+        first.done()
+        handle(q, b"a1")
+        q.put(b"late", b"a", priority=1)
+        clock.move(61)
+        assert taken(q, 1) == [b"late"]
+
     def test_an_item_has_not_the_key_of_one_whose_put_died(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key") as q:
             q.put(b"a1", b"a")

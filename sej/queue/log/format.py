@@ -190,9 +190,9 @@ def one_done(offset: int, stamp: int = 0) -> bytes:
     return body + _pack_check(crc32c(body))
 
 
-def picked(offset: int, holder: int, deadline_ns: int, key_id: int, stamp: int) -> bytes:
-    """PICK, as for each item of a batch in the order of keys: its first lease, without a priority."""
-    body = _pack(3, 0, 1, holder, offset, key_id, deadline_ns, stamp)
+def picked(offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int, stamp: int) -> bytes:
+    """PICK: an item is leased out of order."""
+    body = _pack(3, priority, attempt, holder, offset, key_id, deadline_ns, stamp)
     return body + _pack_check(crc32c(body))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,23 +34,28 @@ from sej.queue.log.state import QueueState
 _AHEAD: Final = 256
 _SKIP: Final = 1 << 15
 """A gap of this many messages is read through instead of searched: other workers have taken them."""
+_PLACE_BYTES: Final = 1 << 17
 
 
 class MessageReader:
     """Reads messages at increasing offsets, and keeps those just ahead in memory."""
 
-    def __init__(self, directory: Directory, ahead: int = _AHEAD) -> None:
+    def __init__(self, directory: Directory, ahead: int = _AHEAD, *, places: int = 0) -> None:
         """Create it; nothing is opened before the first read.
 
         Args:
             directory: the journal.
             ahead: how many messages are read in one step.
+            places: in so many places that it left it keeps these messages, if they are small.
         """
         self._directory = directory
         self._ahead = ahead
         self._cursor: Cursor | None = None
         self._messages: list[Message] = []
         self._first = 0
+        self._places: deque[list[Message]] = deque(maxlen=places)
+        self._left: dict[int, Message] = {}
+        """The messages of the places that it left, by offset."""
 
     def at(self, offset: int) -> Message | None:
         """Return the message with this offset, or the first after it if a recorded gap holds it; None: not written yet.
@@ -61,7 +67,7 @@ class MessageReader:
         messages = self._messages
         if 0 <= index < len(messages) and messages[index].offset == offset:
             return messages[index]
-        return self._read(offset)
+        return self._left.get(offset) or self._read(offset)
 
     def find(self, offset: int) -> Message | None:
         """Return the message with this offset; None: it was removed, lost or not written yet."""
@@ -82,11 +88,25 @@ class MessageReader:
             self._cursor.close()
         self._cursor = None
         self._messages = []
+        self._places.clear()
+        self._left.clear()
+
+    def _leave(self) -> None:
+        """Keep what was read ahead, for a return to this place."""
+        places, messages = self._places, self._messages
+        if places.maxlen and messages and sum(len(message.value) for message in messages) <= _PLACE_BYTES:
+            if len(places) == places.maxlen:
+                for message in places[0]:
+                    self._left.pop(message.offset, None)
+            places.append(messages)
+            self._left.update((message.offset, message) for message in messages)
 
     def _read(self, offset: int) -> Message | None:
         cursor = self._cursor
+        self._leave()
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
-            self.close()
+            if cursor is not None:
+                cursor.close()
             cursor = self._cursor = Cursor(self._directory, offset)
         asked, self._messages = cursor.due, []
         try:
@@ -260,7 +280,7 @@ class ParkedItems:
     def passed(self, state: QueueState, epoch: int, start: int, rows: list[tuple[int, int]]) -> None:
         """This process passed the messages from start to the frontier; rows: (key, offset) of those it parked."""
         assert state.order is not None
-        self._follow(state, epoch, min(start, state.low()))
+        self._follow(state, epoch, start)
         if self._high < start and not self._known:
             self._high = max(self._high, min(start, state.low()))
         if self._high == start:
@@ -282,7 +302,7 @@ class ParkedItems:
         """
         order = state.order
         assert order is not None
-        self._follow(state, epoch, state.low())
+        self._follow(state, epoch, NEVER)
         if self._high < state.frontier:
             self._high = max(self._high, state.low())  # nothing before it is parked
         for message in _messages(self._reader, self._high, state.frontier):
@@ -310,10 +330,11 @@ class ParkedItems:
         """Close the reader."""
         self._reader.close()
 
-    def _follow(self, state: QueueState, epoch: int, low: int) -> None:
+    def _follow(self, state: QueueState, epoch: int, start: int) -> None:
         """Begin again if the log was rebuilt; a compaction changes nothing that is known here."""
         if self._state is state:
             return
+        low = min(start, state.low())
         if epoch != self._epoch or state.frontier < self._high or low < self._low:
             self._epoch, self._known, self._low, self._high = epoch, {}, low, low
         self._state = state

@@ -41,7 +41,6 @@ ahead has a priority, they are parked under 0.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -166,14 +165,6 @@ class Schedule:
         (priority, offset), _ = self.ready.peekitem(0)
         return -priority, offset
 
-    def push(self, offset: int) -> None:
-        """Make a waiting item ready that was put off; a second time changes nothing."""
-        self.ready[-self._waiting[offset].priority, offset] = None
-
-    def put_off(self) -> None:
-        """Leave the first ready item out, until it is pushed again."""
-        self.ready.popitem(0)
-
     def next_due_ns(self) -> int | None:
         """Return when the next item may become ready on its own; None: never."""
         due = min(self.timed.peekitem(0)[0][0] if self.timed else NEVER, self.earliest_ns)
@@ -181,6 +172,8 @@ class Schedule:
 
 
 _MANY: Final = 1000
+_TURNS: Final = 10_000
+"""So many kinds have a last turn; an older one counts as never served."""
 
 
 def key_hash(key: bytes) -> int:
@@ -188,8 +181,14 @@ def key_hash(key: bytes) -> int:
     return (xxh3_64_intdigest(key) or 1) if key else 0
 
 
-class Kinds:
-    """The limits of a queue by kind.
+class Kinds(NamedTuple):
+    """A limit of each kind of items. The limit of a whole queue is one whose only kind is 0.
+
+    The rate is a token bucket. One for ``10/s`` holds 10 tokens, an item takes one, and one is added each 100 ms. It is
+    one number, the time at which the bucket is full again::
+
+        tokens now = burst - (full_at_ns - now) / interval_ns          at most the burst
+        n items are taken:  full_at_ns = max(full_at_ns, now) + n * interval_ns
 
     Attributes:
         by: what an item's kind is: ``key``, ``key:`` and the characters that end a prefix, or ``header:`` and a name.
@@ -197,21 +196,13 @@ class Kinds:
         rate: how many may be delivered in a time, as a text; None: no limit.
         burst: how many at most immediately after one another.
         interval_ns: the time that one item takes; 0: without a rate.
-        full_at_ns: when the bucket of a kind is full, by kind.
-        served: when each kind had its last turn: a number that rises.
     """
 
-    def __init__(self, by: str, concurrency: int | None, rate: str | None, burst: int, interval_ns: int) -> None:
-        """Set the limits."""
-        self.by, self.concurrency, self.rate = by, concurrency, rate
-        self.burst, self.interval_ns = burst, interval_ns
-        self.full_at_ns: dict[int, int] = {}
-        self.served: dict[int, int] = {}
-        self._turn = 0
-
-    def packed(self) -> bytes:
-        """Return the limits as JSON."""
-        return json.dumps([self.by, self.concurrency, self.rate, self.burst, self.interval_ns]).encode()
+    by: str = ""
+    concurrency: int | None = None
+    rate: str | None = None
+    burst: int = 1
+    interval_ns: int = 0
 
     def of(self, key: bytes, headers: Mapping[str, str]) -> int:
         """Return the kind of an item; 0: none, so that no limit of a kind holds for it."""
@@ -220,15 +211,21 @@ class Kinds:
             return key_hash(headers.get(name, "").encode(errors="replace"))
         return key_hash(key.partition(name.encode())[0] if name else key)
 
-    def serve(self, kind: int) -> None:
-        """It was the turn of a kind."""
-        self._turn += 1
-        self.served[kind] = self._turn
+    def room(self, n: int, leased: int, full_at_ns: int, now_ns: int) -> int:
+        """Return how many of n items of a kind may be delivered now."""
+        if self.concurrency is not None:
+            n = min(n, self.concurrency - leased)
+        if self.interval_ns:
+            n = min(n, self.burst - -(-max(full_at_ns - now_ns, 0) // self.interval_ns))
+        return n
 
-    def allowed_ns(self, kind: int) -> int:
-        """Return from when on a kind has a token."""
-        full_at: int = self.full_at_ns.get(kind, 0)
-        return full_at - (self.burst - 1) * self.interval_ns
+    def spent(self, n: int, full_at_ns: int, now_ns: int) -> int:
+        """Return when the bucket is full after n items."""
+        return max(full_at_ns, now_ns) + n * self.interval_ns
+
+    def allowed_ns(self, full_at_ns: int) -> int:
+        """Return from when on the bucket has a token."""
+        return full_at_ns - (self.burst - 1) * self.interval_ns
 
 
 class KeyOrder:
@@ -241,9 +238,10 @@ class KeyOrder:
         parked: by key: no item of it below this offset is parked.
         count: how many items are parked.
         ended: items that are not parked although they are at or above their key's bound, because they have ended.
-        aside: (key, offset) of the items that wait and were not delivered so far, in their order.
-        released: keys that may have become free, or have a new head, since the last :meth:`take_released`.
+        aside: how many items of a key wait and do not hold it; keys without such items are left out.
+        released: keys that may have become free, or have a new head, since the taker looked at them.
         kinds: the limits by kind; None: the queue has an order of keys.
+        served: when each kind had its last turn: a number that rises. Kinds whose turn is long ago are left out.
     """
 
     def __init__(self, *, block: bool = False, kinds: Kinds | None = None) -> None:
@@ -255,7 +253,9 @@ class KeyOrder:
         self.count = 0
         self.ended: set[int] = set()
         self.released: set[int] = set()
-        self.aside = SortedDict()
+        self.aside: dict[int, int] = {}
+        self.served: dict[int, int] = {}
+        self._turn = 0
         self._prune_at = _MANY
 
     @property
@@ -279,7 +279,7 @@ class KeyOrder:
             if holds:
                 self.held[key] = (*self.held.get(key, ()), offset)
             else:
-                self.aside[key, offset] = None
+                self.aside[key] = self.aside.get(key, 0) + 1
             self.released.add(key)
 
     def picked(self, offset: int, key: int, *, fresh: bool, parked: bool) -> None:
@@ -296,19 +296,22 @@ class KeyOrder:
             self.count = max(self.count - 1, 0)
         held = self.held.get(key, ())
         bound = self.parked.get(key)
-        was_head = parked if fresh else self.kinds is None and offset in self.keys and offset not in held
+        was_aside = offset in self.keys and offset not in held
         if self.kinds is not None:
-            self.kinds.serve(key)
-            self.released.add(key)
-        if bound is not None and bound <= offset and was_head:
+            self._turn += 1
+            self.served.pop(key, None)
+            self.served[key] = self._turn
+            if len(self.served) > _TURNS:
+                del self.served[next(iter(self.served))]
+        if bound is not None and bound <= offset and (parked if fresh else was_aside and self.kinds is None):
             self.parked[key] = offset + 1  # what is below is held, or not ready
         if key:
+            if was_aside:
+                self._take_aside(key)
             if offset not in held:
                 self.held[key] = (*held, offset)
-            if self.aside:
-                self.aside.pop((key, offset), None)
             self.keys[offset] = key
-            if key in self.parked or self.has_aside(key):  # it may be free for another one, if per_key allows it
+            if key in self.parked or key in self.aside:  # it may be free for another one
                 self.released.add(key)
 
     def set_aside(self, *, parked: bool) -> None:
@@ -318,11 +321,14 @@ class KeyOrder:
     def left(self, offset: int, frontier: int, *, known: bool) -> None:
         """An item ended; known: whether it was leased or waiting.
 
-        One that ended ahead of the frontier is remembered: the frontier may pass it while its key has a lower bound.
+        One that ended ahead of the frontier is remembered: the frontier may pass it while its key has a lower bound. So
+        is one whose message looks as if it had no kind, because the headers of items that ended are forgotten.
         """
         key = self._forget(offset)
-        bound = self.parked.get(key)
-        if offset >= frontier or (self.parked and (not known or (bound is not None and bound <= offset))):
+        bound = self.parked.get(key, NEVER)
+        if self.kinds is not None:
+            bound = min(bound, self.parked.get(0, NEVER))
+        if offset >= frontier or (self.parked and (not known or bound <= offset)):
             self.ended.add(offset)
             if len(self.ended) > self._prune_at:
                 low = self.low(frontier)
@@ -346,14 +352,15 @@ class KeyOrder:
 
     def park(self, key: int, first: int) -> None:
         """From first on, items of a key are parked; NEVER: none is."""
+        self.released.add(key)
         if first == NEVER:
             self.parked.pop(key, None)
         else:
             self.parked[key] = first
-            self.released.add(key)
 
     def purged(self, waiting: Mapping[int, Waiting]) -> None:
         """Everything that is not leased was removed; waiting: what waited."""
+        self.released.update(self.parked)
         self.parked.clear()
         self.ended.clear()
         self.count = 0
@@ -378,34 +385,19 @@ class KeyOrder:
                 else:
                     self.held[key] = tuple(number for number in held if number != offset)
             else:
-                self.aside.pop((key, offset), None)
-            if key in self.parked or self.has_aside(key) or key in self.held:
+                self._take_aside(key)
+            if key in self.parked or key in self.aside:
                 self.released.add(key)
         return key
 
+    def _take_aside(self, key: int) -> None:
+        """One item fewer of a key is aside."""
+        self.released.add(key)
+        self.aside[key] -= 1
+        if not self.aside[key]:
+            del self.aside[key]
+
     # --- results
-
-    def take_released(self) -> set[int]:
-        """Return the keys that must be looked at again, once."""
-        found, self.released = self.released, set()
-        return found
-
-    def free(self, key: int, per_key: int) -> bool:
-        """Return whether an item of this key may be delivered."""
-        held = self.held.get(key)
-        return held is None or len(held) < per_key
-
-    def first_aside(self, key: int, now_ns: int, waiting: Mapping[int, Waiting]) -> int | None:
-        """Return the lowest offset of a key that is aside and ready; None: there is none."""
-        for _, offset in self.aside.irange((key,), (key + 1,)):
-            there = waiting.get(offset)
-            if there is not None and there.ready_at_ns <= now_ns:
-                return int(offset)
-        return None
-
-    def has_aside(self, key: int) -> bool:
-        """Return whether an item of a key is aside."""
-        return bool(self.aside) and next(self.aside.irange((key,), (key + 1,)), None) is not None
 
     def may_be_parked(self, offset: int, key: int) -> bool:
         """Return whether a message below the frontier is parked, if it is neither leased nor waiting."""

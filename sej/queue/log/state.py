@@ -176,7 +176,7 @@ class QueueState:
         seen_ns: the newest time of the boot-time clock that a record has.
         whole: whether all records of the last compaction were applied: COUNTS is the last of them, START the first.
         paused: whether no item is delivered.
-        full_at_ns: when the bucket of the rate is full; 0: it is.
+        full_at_ns: when the bucket of a rate is full, by the kind that it limits; 0: the whole queue.
         max_attempts: after so many attempts an item becomes a dead letter.
         most: how many messages a record may be about, or pass; a wrong number would cost all memory, or time.
         order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
@@ -206,7 +206,7 @@ class QueueState:
         self.boot: tuple[bytes, int] | None = None
         self.whole = self.paused = False
         self._limit = b""
-        self.full_at_ns = 0
+        self.full_at_ns: dict[int, int] = {}
         self.max_attempts = 5
         self.most = NEVER
         self.seen_ns = 0
@@ -286,6 +286,8 @@ class QueueState:
             self._pass(offset + 1)
         self._lease(offset, Lease(attempt, holder, deadline_ns, priority))
         self._settle()
+
+    pick = _on_pick  # as that of an item out of order
 
     def _on_wait(self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int) -> None:
         self._wait(offset, self._set_aside(offset, ready_at_ns, attempt, priority, exhausted, _stamp))
@@ -402,10 +404,7 @@ class QueueState:
         for offset, data in list(self.results.items()):
             if found := records.result_of(data):
                 self.results[offset] = records.packed_result(found.outcome, carried(found.until_ns), found.data)
-        self.full_at_ns = carried(self.full_at_ns) if self.full_at_ns else 0
-        if self.order is not None and self.order.kinds is not None:
-            full = self.order.kinds.full_at_ns
-            full.update((kind, carried(at)) for kind, at in full.items())
+        self.full_at_ns = {kind: carried(at) for kind, at in self.full_at_ns.items()}
         self._give_back(list(self.leased))
         for offset, there in self.waiting.items():
             self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
@@ -453,8 +452,7 @@ class QueueState:
             self.order = KeyOrder()
         self.order.block = bool(block)
         if order == LIMITED and self._limit:
-            before, self.order.kinds = self.order.kinds, Kinds(*json.loads(self._limit.rstrip(b"\0")))
-            self.order.kinds.full_at_ns = before.full_at_ns if before is not None else {}
+            self.order.kinds = Kinds(*json.loads(self._limit.rstrip(b"\0")))
 
     def _on_limit(self, _number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
         texts = {0: self._limit}
@@ -487,10 +485,8 @@ class QueueState:
         self.paused = bool(on)
 
     def _on_rate(self, full_at_ns: int, key_id: int) -> None:
-        if not key_id:
-            self.full_at_ns = full_at_ns
-        elif self.order is not None and self.order.kinds is not None:
-            self.order.kinds.full_at_ns[key_id] = full_at_ns
+        self.full_at_ns[key_id] = full_at_ns
+        if key_id and self.order is not None:
             self.order.released.add(key_id)
 
     def _on_schedule(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
@@ -626,6 +622,7 @@ class QueueState:
         """Return a state in which nothing is taken, with attempts, pause and schedules of this one, and this order."""
         fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block, kinds=order.kinds))
         fresh.max_attempts, fresh.paused, fresh.timetable = self.max_attempts, self.paused, self.timetable
+        fresh.full_at_ns = self.full_at_ns
         return fresh
 
     # --- what this process found out by comparing records with the journal
@@ -729,18 +726,15 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
         yield records.booted(*state.boot, now_ns)
     yield records.START(low, *(state.anchor or (NEVER, 0)))
     if order is not None and order.kinds is not None:
-        yield from records.in_parts(records.LIMIT, 0, order.kinds.packed())
+        yield from records.in_parts(records.LIMIT, 0, json.dumps(order.kinds).encode())
     yield records.ORDER(0 if order is None else order.mode, order is not None and order.block, state.max_attempts)
     if order is not None:
         yield records.SCAN(frontier)
     if state.paused:
         yield records.PAUSE(1)
-    if state.full_at_ns > now_ns:
-        yield records.RATE(state.full_at_ns)
-    if order is not None and order.kinds is not None:
-        for kind, full_at_ns in order.kinds.full_at_ns.items():
-            if full_at_ns > now_ns:
-                yield records.RATE(full_at_ns, kind)
+    for kind, full_at_ns in state.full_at_ns.items():
+        if full_at_ns > now_ns:
+            yield records.RATE(full_at_ns, kind)
     table = state.timetable
     for number, turn in table.turns.items():
         yield from records.in_parts(records.SCHEDULE, number, table.texts[number])
