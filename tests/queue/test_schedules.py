@@ -409,7 +409,8 @@ class Model:
         self.rows: dict[str, dict[str, Any]] = {}
         self.made: list[tuple[str, int]] = []
 
-    def look(self, now: int) -> None:
+    def look(self, now: int, *, dies: bool = False) -> None:
+        """Put what is late, or, if the process dies before the first message, only pass times that are skipped."""
         for name, row in self.rows.items():
             while row["next"] <= now and not row["paused"]:
                 late = list(range(row["next"], now + 1, row["every"]))
@@ -419,6 +420,8 @@ class Model:
                     put = late[:1]
                 else:
                     put = [at for at in late if at > now - 60 * NS][:1]
+                if put and dies:
+                    break
                 self.made += [(name, at) for at in put]
                 row["next"] = late[-1] + row["every"]
 
@@ -499,6 +502,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def die(self) -> None:
         """A process dies between the record and the message."""
+        self.model.look(self.clock.wall, dies=True)
         dying = opened(self.folder.name, self.clock, dies_before_the_message())
         try:
             dying.get(timeout=0)
