@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import sej
 
@@ -43,5 +44,17 @@ def work(path: str) -> None:
                 say("LOST", offset)
 
 
+def limited(path: str) -> None:
+    with sej.open_queue(path, "limited") as q:
+        while (item := q.get()) is not None:
+            say("take", item.key.decode(), os.getpid(), time.monotonic())
+            again = item.message.offset % 7 == 3 and item.attempts < 2
+            say("give", item.key.decode(), os.getpid())
+            if again:
+                item.retry(0.01)
+            else:
+                item.done()
+
+
 if __name__ == "__main__":
-    {"put": put, "work": work}[sys.argv[1]](sys.argv[2])
+    {"put": put, "work": work, "limited": limited}[sys.argv[1]](sys.argv[2])

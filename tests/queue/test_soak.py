@@ -1,4 +1,4 @@
-"""Schedules, results, order, delays and dead letters together, while processes are killed."""
+"""Schedules, results, order, delays, dead letters and limits together, while processes are killed."""
 
 import random
 import signal
@@ -16,6 +16,8 @@ from tests.crash.harness import fork, seeded_random
 from tests.forking import Program
 
 EVERY_S = 0.05
+RATE = 200
+"""With limits, so many items of a key in a second."""
 
 
 def lines(output: Path) -> list[list[str]]:
@@ -28,7 +30,7 @@ def soak(path: Path, output: Path, seconds: float, dice: random.Random) -> None:
     def start(kind: str) -> Program:
         return fork(["tests.queue.soaker", kind, str(path), str(output)], output.with_suffix(".err"))
 
-    alive = [(kind, start(kind)) for kind in ("put", "work", "work")]
+    alive = [(kind, start(kind)) for kind in ("put", "work", "work", "limited", "limited")]
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(lines(output)) < 2000:
         try:
@@ -52,6 +54,8 @@ def test_every_put_is_accounted_for(tmp_path: Path, torture_s: float) -> None:
     with sej.open_queue(path, "worker", order="key", max_attempts=3, compact_bytes=1 << 20) as q:
         for name in ("one", "two"):
             q.put(b"", b"s" + name.encode(), every=EVERY_S, schedule=name, missed="all")
+    limit = sej.Limit("key", concurrency=1, rate=f"{RATE}/s")
+    sej.open_queue(path, "limited", create=True, limit=limit, max_attempts=1000).close()
     soak(path, output, torture_s, seeded_random())
     rows = lines(output)
     begun = defaultdict(list)
@@ -88,8 +92,33 @@ def test_every_put_is_accounted_for(tmp_path: Path, torture_s: float) -> None:
         stamps = [datetime.fromisoformat(at).timestamp() for _, at in sorted(found.items())]
         assert all(abs(after - before - EVERY_S) < 0.002 for before, after in pairwise(stamps)), "a time has no item"
     assert len({offset for found in times.values() for offset in found}) == _count(path, b"s")
+    given = check_limits(path, rows)
     assert sej.Journal(path).verify() == []
-    print(f"{len(put)} puts, {len(failed)} failed, {sum(map(len, times.values()))} times, {len(left)} left")
+    times_count = sum(map(len, times.values()))
+    print(f"{len(put)} puts, {len(failed)} failed, {times_count} times, {len(left)} left, {given} given with limits")
+
+
+def check_limits(path: Path, rows: list[list[str]]) -> int:
+    """Check that each message was done once, and that no key had two holders, or more than its rate."""
+    rows = [row for row in rows if row[0] in ("take", "give")]
+    last = {row[2]: index for index, row in enumerate(rows)}
+    held: dict[str, str] = {}
+    times = defaultdict(list)
+    for index, (word, key, pid, *at) in enumerate(rows):
+        if word == "take":
+            assert key not in held or last[held[key]] < index, "a key had two holders that lived"
+            held[key] = pid
+            times[key].append(float(at[0]))
+        elif held.get(key) == pid:
+            del held[key]
+    assert {"a", "b", "c", "d", "sone", "stwo"} <= times.keys()
+    for found in times.values():
+        assert len(found) <= 2 * RATE + RATE * (found[-1] - found[0]), "a key had more than its rate"
+    with sej.open_queue(path, "limited", limit=sej.Limit("key")) as q:
+        while items := q.get_many(100, timeout=1):
+            q.done_many(items)
+        assert tuple(q.stats().values())[:6] == (0, 0, 0, sej.Journal(path).end_offset, 0, 0)
+        return q.stats().done
 
 
 def _of(rows: list[list[str]], word: str) -> list[list[str]]:
