@@ -13,13 +13,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sej
-from benchmarks.measure import Row, folder, fresh, interleaved, row, timed
+from benchmarks.measure import Row, cpu_timed, folder, fresh, interleaved, row, timed
 from benchmarks.queue_peers import BATCH, PEERS, VALUE
 from sej.system.watch import Watch
 
@@ -37,6 +37,7 @@ def run() -> list[Row]:
     """All lines of the section."""
     with folder() as root:
         return [
+            *_goals(root),
             *_one_process(root),
             *_sizes(root),
             *_ordered(root),
@@ -48,6 +49,60 @@ def run() -> list[Row]:
             *_results(root),
             *_long(root),
         ]
+
+
+# --- goals in CPU time, which other processes disturb less than wall time
+
+
+def _goals(root: Path) -> list[Row]:
+    """One process: put, get and done in turn, put alone, and what a limit adds."""
+    none: dict[str, Any] = {}
+    by_key, by_header = ({"limit": sej.Limit(by, concurrency=2)} for by in ("key:/", "header:tenant"))
+    found = interleaved(
+        {
+            "turn": partial(_in_turn, root),
+            "put": partial(_put_alone, root),
+            "plain": partial(_limited, root, False, none),
+            "key": partial(_limited, root, False, by_key),
+            "plain with headers": partial(_limited, root, True, none),
+            "header": partial(_limited, root, True, by_header),
+        }
+    )
+    rows = [
+        _row("put, get and done in turn, os, CPU : 30,000/s", found["turn"], 30_000, least=1),
+        _row("put, one by one, os, CPU : 100,000/s", found["put"], 100_000, least=1),
+    ]
+    for limit, plain in (("key", "plain"), ("header", "plain with headers")):
+        ratio = found[plain] / found[limit]
+        name = f"CPU of get + done, with a limit by {limit} : without"
+        rows.append(row(name, f"{1e6 / found[limit]:.1f} us", ratio, most=1.3))
+    return rows
+
+
+def _in_turn(root: Path, count: int = 5_000) -> float:
+    with sej.open_queue(fresh(root)) as q:
+
+        def work() -> None:
+            for _ in range(count):
+                q.put(VALUE)
+                _end_each(q, 1)
+
+        return cpu_timed(work, count)
+
+
+def _put_alone(root: Path, count: int = 20_000) -> float:
+    with sej.open_queue(fresh(root)) as q:
+        return cpu_timed(lambda: [q.put(VALUE) for _ in range(count)], count)
+
+
+def _limited(root: Path, headers: bool, options: dict[str, Any], count: int = 5_000) -> float:
+    """Items of ten kinds: mixed, or with headers one kind after another."""
+    with sej.open_queue(fresh(root), **options) as q:
+        for kind in range(10 if headers else 0):
+            q.put_many([VALUE] * (count // 10), headers={"tenant": str(kind)})
+        if not headers:
+            q.put_many([VALUE] * count, [b"%d/" % (n * 7919 % 10) for n in range(count)])
+        return cpu_timed(lambda: _end_each(q, count), count)
 
 
 # --- the order of keys
@@ -283,7 +338,7 @@ def _many_processes(root: Path) -> list[Row]:
         )
         for name in names:
             for n in PROCESSES[1:]:
-                least = 0.5 if (name, verb, n) == ("sej", "end", 8) else None
+                least = 0.8 if (name, verb, n) == ("sej", "end", 8) else None
                 label = f"{what}, {n} processes : 1" + ("" if name == "sej" else f", {name}")
                 rows.append(_row(label, found[f"{name} {n}"], found[f"{name} 1"], least=least))
         least = 8 if verb == "end" else None
@@ -365,6 +420,49 @@ def _latency(
     return statistics.median(said), statistics.median(answered)
 
 
+IDLE_WORKERS = 20
+
+
+def _idle_worker(path: Path, pipe: Any) -> None:
+    with sej.open_queue(path) as q:
+        pipe.send(None)
+        while True:
+            item = q.get()
+            assert item is not None
+            item.done()
+
+
+def _herd(root: Path) -> Row:
+    """The CPU that all idle workers use for one put, until one of them has ended the item."""
+    context, path = multiprocessing.get_context("spawn"), fresh(root)
+    with sej.open_queue(path) as q:
+        here, there = context.Pipe()
+        workers = [context.Process(target=_idle_worker, args=(path, there), daemon=True) for _ in range(IDLE_WORKERS)]
+        for worker in workers:
+            worker.start()
+        for _ in workers:
+            here.recv()
+        time.sleep(1)
+        before = _cpu_s(workers)
+        time.sleep(2)
+        idle_s = (_cpu_s(workers) - before) / 2
+        before, start = _cpu_s(workers), time.perf_counter()
+        for _ in range(ROUND_TRIPS // 2):
+            q.put(VALUE)
+            time.sleep(0.02)
+        used_s = _cpu_s(workers) - before - idle_s * (time.perf_counter() - start)
+        for worker in workers:
+            worker.kill()
+            worker.join()
+    used_ms = used_s / (ROUND_TRIPS // 2) * 1e3
+    return row(f"CPU of {IDLE_WORKERS} idle workers for one put : 1 ms", f"{used_ms:.2f} ms", used_ms, most=1)
+
+
+def _cpu_s(processes: Iterable[Any]) -> float:
+    """The CPU time of other processes, by the clocks that Linux has for each of them."""
+    return sum(time.clock_gettime(~process.pid << 3 | 2) for process in processes)
+
+
 def _waking(root: Path) -> list[Row]:
     path, there, back = fresh(root), fresh(root), fresh(root)
     there_fd, back_fd = (os.open(where / "file", os.O_CREAT | os.O_WRONLY | os.O_APPEND) for where in (there, back))
@@ -381,6 +479,7 @@ def _waking(root: Path) -> list[Row]:
         Row("bare inotify from one process to another, p50", f"{one_way * 1e6:,.0f} us", None, None, None),
         Row("bare inotify there and back, p50", f"{trip * 1e6:,.0f} us", None, None, None),
         row("put to get in a waiting process, p50 : there and back", f"{queue * 1e6:,.0f} us", queue / trip, most=5),
+        _herd(root),
     ]
 
 
