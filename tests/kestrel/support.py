@@ -104,6 +104,17 @@ def values(queue: Any) -> list[bytes]:
     return [item.data for item in iter(queue.get, None)]
 
 
+def outcome(records: Iterator[Any]) -> tuple[list[Any], kestrel.KestrelError | None]:
+    """What is read, and the error that ended it."""
+    found: list[Any] = []
+    try:
+        for one in records:
+            found.append(one)
+    except kestrel.KestrelError as caught:
+        return found, caught
+    return found, None
+
+
 @contextmanager
 def waiting(queue: Any, *calls: Any) -> Iterator[list[Future[Any]]]:
     """Let a thread wait in each of these calls, one after the other."""

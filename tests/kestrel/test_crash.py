@@ -9,7 +9,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,69 +18,90 @@ from typing import Any
 import pytest
 
 import kestrel
-from kestrel import segmented
 from kestrel.errors import FailedError
 from sej.system.disk import Disk
 from tests.cli.command import ROOT
 from tests.crash.disk import CrashDisk, Fault, faulty
 from tests.kestrel.support import Three, Two
 
-Step = Callable[[kestrel.Queue], object]
+Step = Callable[[Any], object]
+Work = tuple[Any, dict[str, Any], list[Step]]
 Shape = tuple[list[bytes], list[bytes]]
 
 
-def rewriting() -> tuple[dict[str, Any], list[Step]]:
+def put(data: bytes) -> Step:
+    return lambda q: q.put(data)
+
+
+def end(handle: int) -> Step:
+    return lambda q: q.end(handle)
+
+
+def take(q: Any) -> object:
+    return q.take()
+
+
+def get(q: Any) -> object:
+    return q.get()
+
+
+def rewriting() -> Work:
     """An empty queue whose journal is restarted, first with an open transaction, then with everything confirmed."""
-    steps: list[Step] = [lambda q: q.put(b"open" * 8), lambda q: q.reserve()]
-    for number in range(4):
-        steps += [lambda q, number=number: q.put(b"%d" % number * 20), lambda q: q.get()]  # type: ignore[misc]
-    steps += [lambda q: q.put(b"last"), lambda q: q.confirm(1)]
-    return {"journal_bytes": 60}, steps
+    pairs = [step for number in range(4) for step in (put(b"%d" % number * 20), get)]
+    return Two, {"journal_bytes": 60}, [put(b"open" * 8), take, *pairs, put(b"last"), end(1)]
 
 
-def compacting() -> tuple[dict[str, Any], list[Step]]:
+def compacting() -> Work:
     """A journal over its size, which is rewritten with the waiting items."""
     steps: list[Step] = []
     for number in range(5):
-        steps += [lambda q, number=number: q.put(b"%d" % number * 20), lambda q: q.reserve()]  # type: ignore[misc]
-        steps += [lambda q, number=number: q.confirm(number + 1) if number % 2 else q.put(b"+%d" % number)]  # type: ignore[misc]
-    return {"max_journal_bytes": 150, "compact_delay_s": 0}, steps
+        steps += [put(b"%d" % number * 20), take, end(number + 1) if number % 2 else put(b"+%d" % number)]
+    return Two, {"max_journal_bytes": 150, "compact_delay_s": 0}, steps
 
 
-def packing() -> tuple[dict[str, Any], list[Step]]:
+def packing() -> Work:
     """A queue in read-behind, rotated, read past a checkpoint and packed."""
-    steps: list[Step] = [lambda q, number=number: q.put(b"%02d" % number * 12) for number in range(12)]  # type: ignore[misc]
-    for number in range(10):
-        steps.append((lambda q: q.get()) if number % 3 else (lambda q: q.reserve()))
-    return {"max_memory_bytes": 100}, steps
+    steps = [put(b"%02d" % number * 12) for number in range(12)]
+    return Two, {"max_memory_bytes": 100}, [*steps, *(get if number % 3 else take for number in range(10))]
 
 
-WORKLOADS = {"rewriting": rewriting, "compacting": compacting, "packing": packing}
+def retiring() -> Work:
+    """Commits of libkestrel in any order, rotation, checkpoints."""
+    steps = [*(put(b"%d" % number * 10) for number in range(1, 9)), *[take] * 8]
+    for number in (3, 1, 2, 6, 5, 8, 4):
+        steps += [end(number), *[lambda q: q.queue.checkpoint()] * (number in (2, 5))]
+    return Three, {"journal_bytes": 120, "checkpoint_s": 1000}, steps
 
 
-def opened(disk: Disk, options: dict[str, Any]) -> kestrel.Queue:
-    ticks = count(1_500_000_000_000)
-    return kestrel.Queue("/q", "cars", sync="always", disk=disk, now_ms=lambda: next(ticks), **options)
+WORKLOADS = {"rewriting": rewriting, "compacting": compacting, "packing": packing, "retiring": retiring}
 
 
-def shape(disk: Disk) -> Shape:
+def opened(kind: Any, disk: Disk, options: dict[str, Any]) -> Any:
+    return kind.open("/q", sync="always", disk=disk, now_ms=count(1_500_000_000_000).__next__, **options)
+
+
+def shape(kind: Any, disk: Disk) -> Shape:
+    """What waits, and what is reserved, which libkestrel does not store."""
     if disk.status("/q") is None:
         return [], []
+    if kind is Three:
+        return Three.left("/q", disk), []
     state = kestrel.replay("/q", "cars", disk=disk)
     return [item.data for item in state.items], [item.data for item in state.open_transactions.values()]
 
 
-def shapes(options: dict[str, Any], steps: list[Step]) -> tuple[list[Shape], kestrel.Queue, CrashDisk]:
+def shapes(kind: Any, options: dict[str, Any], steps: list[Step]) -> tuple[list[Shape], Any, CrashDisk]:
     """The states after each step, by a run in which nothing goes wrong; what was done is on the disk's trace."""
     disk = CrashDisk()
-    queue = opened(disk, options)
-    found = [shape(disk)]
+    q = opened(kind, disk, options)
+    found = [shape(kind, disk)]
     disk.mark(0)
     for number, step in enumerate(steps):
-        step(queue)
-        found.append(shape(disk))
+        step(q)
+        found.append(shape(kind, disk))
+        assert sum(map(len, found[-1])) == len(q)
         disk.mark(number + 1)
-    return found, queue, disk
+    return found, q, disk
 
 
 def fits(found: Shape, states: list[Shape], mark: int) -> bool:
@@ -90,16 +112,16 @@ def fits(found: Shape, states: list[Shape], mark: int) -> bool:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_power_loss_takes_nothing_that_was_acknowledged(name: str) -> None:
-    options, steps = WORKLOADS[name]()
-    states, queue, disk = shapes(options, steps)
-    counters = queue.counters()
-    assert queue._contents.growth.packs if name == "packing" else counters.journal_rewrites
+    kind, options, steps = WORKLOADS[name]()
+    states, q, disk = shapes(kind, options, steps)
+    if kind is Two:
+        assert q.queue._contents.growth.packs if name == "packing" else q.counters().journal_rewrites
     tried = 0
     for crash in disk.crash_states():
         mark = crash.marks[-1] if crash.marks else 0
-        found = shape(crash.disk)
+        found = shape(kind, crash.disk)
         assert fits(found, states, mark), (crash.step, mark, found, states[mark : mark + 2])
-        with opened(crash.disk, options) as again:  # the open ones are put back, and nothing else changes
+        with closing(opened(kind, crash.disk, options)) as again:
             assert len(again) == len(found[0]) + len(found[1])
         tried += 1
     assert tried > 50
@@ -108,27 +130,28 @@ def test_a_power_loss_takes_nothing_that_was_acknowledged(name: str) -> None:
 @pytest.mark.parametrize("fault", ["eio", "enospc", "short", "sync-loses"])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_call_may_fail_once(name: str, fault: Fault) -> None:
-    options, steps = WORKLOADS[name]()
-    states, _, _ = shapes(options, steps)
+    kind, options, steps = WORKLOADS[name]()
+    states, _, _ = shapes(kind, options, steps)
     for number in count(1):
         inner = CrashDisk()
         disk = faulty(inner, number, fault)
-        mark = 0
-        queue: kestrel.Queue | None = None
+        mark, q = 0, None
         try:
-            queue = opened(disk, options)
+            q = opened(kind, disk, options)
             for step in steps:
-                step(queue)
+                step(q)
                 mark += 1
         except FailedError:
-            if queue is not None:
+            if q is not None:
                 with pytest.raises(FailedError):
-                    queue.put(b"never")
-        if queue is not None:
-            queue._contents.storage.tail.close()  # without the rewrite that closing an empty queue brings
-        assert fits(shape(inner), states, mark), (number, disk.failed)
-        with opened(inner, options) as again:
-            assert again.open_transactions == {}
+                    q.put(b"never")
+        if q is not None:
+            q.queue._tail.close()  # without the rewrite or the checkpoint that closing brings
+        assert fits(shape(kind, inner), states, mark), (number, disk.failed)
+        with closing(opened(kind, inner, options)) as again:
+            left = [data for _, data in iter(again.take, None)]
+            items, reserved = shape(kind, inner)
+            assert sorted(left) == sorted([*items, *reserved])
         if disk.calls < number:
             break
     assert number > 20 or fault == "sync-loses"
@@ -136,14 +159,14 @@ def test_every_call_may_fail_once(name: str, fault: Fault) -> None:
 
 def unpacked() -> CrashDisk:
     """Return a disk with open transactions, as a killed process leaves it."""
-    _, queue, disk = shapes(*packing())
-    queue._contents.storage.tail.close()
+    _, q, disk = shapes(*packing())
+    q.queue._tail.close()
     return disk
 
 
 @pytest.mark.parametrize("fault", ["eio", "short", "sync-loses"])
 def test_a_pack_that_fails_changes_nothing(fault: Fault) -> None:
-    due = shape(unpacked())
+    due = shape(Two, unpacked())
     assert due[1]
     inner = unpacked()
     for number in count(1):
@@ -152,9 +175,9 @@ def test_a_pack_that_fails_changes_nothing(fault: Fault) -> None:
         try:
             kestrel.pack("/q", "cars", disk=disk)
         except FailedError:
-            assert shape(inner) == due
+            assert shape(Two, inner) == due
             continue
-        assert shape(inner) == due
+        assert shape(Two, inner) == due
         if disk.calls < number:
             break
     assert sorted(name for name in inner.list("/q") if "~~" not in name) == ["cars"]
@@ -162,97 +185,12 @@ def test_a_pack_that_fails_changes_nothing(fault: Fault) -> None:
 
 def test_a_pack_survives_a_power_loss() -> None:
     disk = unpacked()
-    due, before = shape(disk), len(disk.trace)
+    due, before = shape(Two, disk), len(disk.trace)
     kestrel.pack("/q", "cars", disk=disk)
     late = [crash for crash in disk.crash_states() if crash.step > before]
     assert len(late) > 10
     for crash in late:
-        assert shape(crash.disk) == due
-
-
-def segmented_workload(disk: Disk) -> Iterator[tuple[set[int], set[int]]]:
-    """Puts, commits in any order, rotation, checkpoints; yields (put, committed) so far."""
-    ticks = count(1_500_000_000_000)
-    queue = segmented.Queue(
-        "/q", "jobs", sync="always", disk=disk, journal_bytes=120, checkpoint_s=1000, now_ms=lambda: next(ticks)
-    )
-    put: set[int] = set()
-    done: set[int] = set()
-    try:
-        reader = queue.reader("r")
-        yield put, done
-        for number in range(1, 9):
-            queue.put(b"%d" % number * 10)
-            put.add(number)
-            yield put, done
-        for _ in range(8):
-            reader.get()
-        for number in (3, 1, 2, 6, 5, 8, 4):
-            reader.commit(number)
-            done.add(number)
-            yield put, done
-            if number in (2, 5):
-                queue.checkpoint()
-                yield put, done
-    except FailedError:
-        with pytest.raises(FailedError):
-            queue.put(b"never")
-        raise
-    finally:
-        queue.files.tail.close()
-
-
-def test_a_power_loss_takes_no_item_and_no_commit() -> None:
-    disk = CrashDisk()
-    for put, done in segmented_workload(disk):
-        disk.mark((frozenset(put), frozenset(done)))
-    tried = 0
-    for crash in disk.crash_states():
-        put, done = crash.marks[-1] if crash.marks else (frozenset(), frozenset())
-        ids = segmented_outcome(crash.disk)
-        if ids is None:
-            assert not put
-            continue
-        missing = (put - done) - ids
-        extra = ids - (put - done)
-        assert len(missing) <= 1, (crash.step, missing)  # the commit under way
-        assert len(extra) <= 1, (crash.step, extra)  # the put under way
-        tried += 1
-    assert tried > 100
-
-
-def segmented_outcome(disk: Disk) -> set[int] | None:
-    ticks = count(1_600_000_000_000)
-    with segmented.Queue("/q", "jobs", disk=disk, journal_bytes=120, now_ms=lambda: next(ticks)) as queue:
-        if "r" not in queue.readers:
-            return None
-        reader = queue.reader("r")
-        got = [item.id for _ in range(20) if (item := reader.get()) is not None]
-        assert len(got) == len(set(got))
-        return set(got)
-
-
-@pytest.mark.parametrize("fault", ["eio", "enospc", "short", "sync-loses"])
-def test_every_call_of_a_segmented_queue_may_fail_once(fault: Fault) -> None:
-    for number in count(1):
-        inner = CrashDisk()
-        disk = faulty(inner, number, fault)
-        put: set[int] = set()
-        done: set[int] = set()
-        try:
-            for one, two in segmented_workload(disk):
-                put, done = set(one), set(two)
-        except FailedError:
-            pass
-        ids = segmented_outcome(inner)
-        if ids is None:
-            assert not put
-        else:
-            assert len((put - done) - ids) <= 1, (number, disk.failed)
-            assert len(ids - (put - done)) <= 1, (number, disk.failed)
-        if disk.calls < number:
-            break
-    assert number > 20 or fault == "sync-loses"
+        assert shape(Two, crash.disk) == due
 
 
 KINDS: dict[str, Any] = {"kestrel": Two, "libkestrel": Three}

@@ -11,7 +11,7 @@ from kestrel.files import WRITER_MAGIC, files_of, queue_names
 from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import read_reader_file, read_writer_file
 from kestrel.v2.journal import list_parts
-from tests.kestrel.support import cases, lay_out, plain, tree
+from tests.kestrel.support import cases, lay_out, outcome, plain, tree
 
 CASES = cases("kestrel")
 
@@ -32,13 +32,7 @@ def test_there_are_53_cases() -> None:
 def test_operations_are_read(case: str, tmp_path: Path) -> None:
     expected = lay_out("kestrel", case, tmp_path)
     for name, rows in expected["ops"].items():
-        error = None
-        found = []
-        try:
-            for operation in kestrel.read_journal(tmp_path / name):
-                found.append(operation)
-        except kestrel.KestrelError as caught:
-            error = caught
+        found, error = outcome(kestrel.read_journal(tmp_path / name))
         good = [op for op in rows if "error" not in op]
         assert len(found) == len(good)
         for operation, due in zip(found, good, strict=True):
@@ -133,12 +127,7 @@ def test_writer_files_are_read(case: str, tmp_path: Path) -> None:
     for name, rows in manifest["records"].items():
         if ".read." in name or case in ("put_header_7", "put_header_9", "wrong_magic_writer"):
             continue
-        found, error = [], None
-        try:
-            for one in read_writer_file(tmp_path / name):
-                found.append(one)
-        except kestrel.KestrelError as caught:
-            error = caught
+        found, error = outcome(read_writer_file(tmp_path / name))
         puts = [row for row in rows if row.get("record") == "PUT"]
         if case == "negative_size":
             puts = puts[:1]

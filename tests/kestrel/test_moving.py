@@ -1,7 +1,7 @@
 """Out of Kestrel and into it, cut short anywhere, verified."""
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,18 +16,18 @@ from kestrel.errors import FailedError, MissingError, MoveError, TooLargeError
 from kestrel.transfer import plan_at
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.kestrel.support import OPENERS
+from tests.kestrel.support import KINDS, OPENERS, Three, Two
 from tests.sej.support import read_all
 
 
-def filled(directory: Any, items: int = 2500, **options: Any) -> list[bytes]:
-    """A queue with one transaction open, as a killed process leaves it; the values, the open one first."""
-    queue = kestrel.Queue(directory, "cars", now_ms=count(1_500_000_000_000).__next__, **options)
+def filled(directory: Any, items: int = 2500, kind: Any = Two) -> list[bytes]:
+    """A queue with one item taken, as a killed process leaves it; the values, the taken one first."""
+    q = kind.open(directory, now_ms=count(1_500_000_000_000).__next__)
     values = [b"%d" % number for number in range(items)]
-    queue.put_many(values)
-    queue.put(b"expires", expiry=2_000_000_000_000)
-    queue.reserve()
-    queue._contents.storage.tail.close()
+    q.put_many(values)
+    q.put(b"expires", 2_000_000_000_000)
+    q.take()
+    q.queue._tail.close()
     return [*values, b"expires"]
 
 
@@ -61,26 +61,29 @@ class TornWriter:
         self.inner.sync()
 
 
-def test_there_and_back(tmp_path: Path) -> None:
-    values = filled(tmp_path / "kestrel")
-    before, files = kestrel.replay(tmp_path / "kestrel", "cars"), sorted((tmp_path / "kestrel").rglob("*"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back(kind: Any, tmp_path: Path) -> None:
+    name, spool, back = "two" if kind is Two else "three", tmp_path / "spool", tmp_path / "back"
+    values = filled(spool, kind=kind)
+    before, files = LOADS[name](spool, "cars"), sorted(spool.rglob("*"))
     with sej.Writer(tmp_path / "sej") as writer:
         writer.append(b"before")
-        read_back = partial(sej.Scanner, tmp_path / "sej")
-        moved = kestrel.export(tmp_path / "kestrel", "cars", writer, read_back=read_back)
+        moved = EXPORTS[name](spool, "cars", writer, read_back=partial(sej.Scanner, tmp_path / "sej"))
     assert (moved.count, moved.first_offset) == (2501, 1)
     messages = read_all(tmp_path / "sej", offset=1)
     assert [message.value for message in messages] == values
     assert messages[-1].key == b"expiry=2000000000000"
-    assert kestrel.replay(tmp_path / "kestrel", "cars") == before
-    assert sorted((tmp_path / "kestrel").rglob("*")) == files
+    assert LOADS[name](spool, "cars") == before
+    assert sorted(spool.rglob("*")) == files
 
-    back = kestrel.import_(tmp_path / "back", "cars", messages)
-    assert back.count == 2501
-    assert kestrel.replay(tmp_path / "back", "cars").items == before.recovered
-    kestrel.import_(tmp_path / "back", "cars", messages[:3])
-    assert len(kestrel.replay(tmp_path / "back", "cars").items) == 2504
-    assert [file.name for file in (tmp_path / "back" / "kept").iterdir()] == ["cars.imported"]
+    with pytest.raises(TooLargeError) if kind is Three else nullcontext():
+        IMPORTS[name](tmp_path / "large", "cars", [*messages[:2], messages[2]._replace(value=bytes(20 << 20))])
+    assert IMPORTS[name](back, "cars", messages).count == 2501
+    items = before.recovered if kind is Two else before.items
+    assert LOADS[name](back, "cars").items == items
+    IMPORTS[name](back, "cars", messages[:3])
+    assert values_in(name, back) == values + values[:3]
+    assert [file.name for file in (back / "kept").iterdir()] == ["cars.imported"]
 
 
 def test_open_transactions_are_a_choice(tmp_path: Path) -> None:
@@ -140,14 +143,15 @@ def test_an_export_that_is_continued_judges_by_the_time_of_its_beginning(expired
     assert moved.count == len(keys)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("calls", [0, 1, 2])
-def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_path: Path) -> None:
-    values = filled(tmp_path / "kestrel")
+def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, kind: Any, tmp_path: Path) -> None:
+    values, export = filled(tmp_path / "spool", kind=kind), EXPORTS["two" if kind is Two else "three"]
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, calls, after=after))
-        moved = kestrel.export(tmp_path / "kestrel", "cars", writer)
+            export(tmp_path / "spool", "cars", TornWriter(writer, calls, after=after))
+        moved = export(tmp_path / "spool", "cars", writer, read_back=partial(sej.Scanner, tmp_path / "sej"))
     assert (moved.count, moved.first_offset) == (2501, 0)
     assert [value for _, value in exported(tmp_path / "sej")] == values
 
@@ -156,11 +160,7 @@ def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, tmp_p
 def test_whichever_call_of_an_export_fails_a_second_one_stores_nothing_twice(kind: str, tmp_path: Path) -> None:
     """The last calls follow the removal of the progress. The program does not learn whether it finished."""
     export = EXPORTS[kind]
-    if kind == "two":
-        filled(tmp_path / "from", 5)
-    else:
-        with segmented.Queue(tmp_path / "from", "cars") as queue:
-            queue.put_many([b"%d" % number for number in range(6)])
+    filled(tmp_path / "from", 5, Two if kind == "two" else Three)
     for fail_at in count(1):
         disk = FaultyDisk(OS, fail_at)
         with sej.Writer(tmp_path / f"sej-{fail_at}") as writer:
@@ -354,33 +354,6 @@ def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
         kestrel.import_(tmp_path, "cars", torn())
     assert kestrel.import_(tmp_path, "cars", messages(3)).count == 3  # nothing was added before
     assert len(kestrel.replay(tmp_path, "cars").items) == 4
-
-
-def test_libkestrel_there_and_back(tmp_path: Path) -> None:
-    with segmented.Queue(tmp_path / "from", "jobs") as queue:
-        queue.put_many([b"%d" % number for number in range(2500)])
-        queue.put(b"expires", expire_time=2_000_000_000_000)
-        reader = queue.reader("r")
-        for item in iter(reader.get, None):
-            if item.id in (1, 2, 5):
-                reader.commit(item)
-    due = [b"2", b"3", *(b"%d" % number for number in range(5, 2500)), b"expires"]
-    with sej.Writer(tmp_path / "sej") as writer:
-        with pytest.raises(TornError):
-            segmented.export(tmp_path / "from", "jobs", TornWriter(writer, 1, after=True), reader="r")
-        read_back = partial(sej.Scanner, tmp_path / "sej")
-        moved = segmented.export(tmp_path / "from", "jobs", writer, reader="r", read_back=read_back)
-    assert (moved.count, moved.first_offset) == (len(due), 0)
-    messages = read_all(tmp_path / "sej")
-    assert [message.value for message in messages] == due
-
-    with pytest.raises(TooLargeError):
-        segmented.import_(tmp_path / "back", "jobs", [*messages[:2], messages[2]._replace(value=bytes(20 << 20))])
-    assert segmented.import_(tmp_path / "back", "jobs", messages).count == len(due)
-    items = segmented.load(tmp_path / "back", "jobs").items
-    assert [item.data for item in items] == due
-    assert [item.add_time for item in items] == [message.timestamp // 1_000_000 for message in messages]
-    assert items[-1].expire_time == 2_000_000_000_000
 
 
 def test_an_export_for_a_reader_that_is_not_there_makes_none(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from kestrel.errors import BadNameError, MissingError
 from kestrel.v2 import codec, format
 from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
 from kestrel.v2.journal import Dialect
+from tests.kestrel.support import outcome
 from tests.sej.hooks import bounded
 
 TIMES = st.integers(0, 2**63 - 1)
@@ -31,13 +32,7 @@ WRITTEN = st.one_of(
 
 def read(path: Path, data: bytes, dialect: Dialect = "auto") -> tuple[list[Operation], kestrel.KestrelError | None]:
     path.write_bytes(data)
-    found: list[Operation] = []
-    try:
-        for operation in kestrel.read_journal(path, dialect=dialect):
-            found.append(operation)
-    except kestrel.KestrelError as error:
-        return found, error
-    return found, None
+    return outcome(kestrel.read_journal(path, dialect=dialect))
 
 
 @given(st.lists(WRITTEN, max_size=8))
