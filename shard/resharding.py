@@ -27,6 +27,7 @@ from sej.journal.directory import Directory, check_name, is_journal
 from sej.journal.disk_compare import sync_up_to
 from sej.journal.offset_check import kept_offsets
 from sej.journal.view import Journal
+from sej.journal.writer_lock import WriterLock
 from sej.message import Message
 from sej.queue.journal_queue import JournalQueue
 from sej.reading.offset import Offset
@@ -350,9 +351,8 @@ def _lock_new(source: Path, known: Collection[int], locked: ExitStack, disk: Dis
     """
     fresh = [index for index in range(source.count) if index not in known and is_journal(disk, source.dir(index))]
     for index in fresh:
-        what = f"the writer lock of shard {index:03x} of the source (stop its writer first)"
         try:
-            locked.enter_context(Lock(os.path.join(source.dir(index), "jnl.lck"), what=what, disk=disk))
+            locked.enter_context(WriterLock(Directory(source.dir(index), disk)))
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
