@@ -32,22 +32,23 @@ stays open, and afterwards it is closed but holds some of its files. In both cas
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
 from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
 
+owns: Final[Callable[[threading.RLock], bool]] = type(threading.RLock())._is_owned  # type: ignore[attr-defined]
+"""Whether this thread holds a lock, as :class:`threading.Condition` asks it. The caller has looked for a fork."""
+
 
 def is_mine(lock: threading.RLock) -> bool:
-    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call.
-
-    Asked as :class:`threading.Condition` asks it.
-    """
+    """Whether this thread holds a lock already: then this is a signal's handler, in the middle of a call."""
     notice_fork()
-    return lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+    return owns(lock)
 
 
 def _clear_frames(trace: TracebackType | None) -> None:
@@ -127,7 +128,7 @@ class Lifecycle:
             LockedError: a call of the owner is under way in this thread.
         """
         notice_fork()
-        if self.mutex._is_owned():  # type: ignore[attr-defined]  # what is_mine asks, in every call
+        if owns(self.mutex):
             raise self._under_way()
 
     def require(self) -> None:
@@ -187,7 +188,7 @@ class Lifecycle:
         notice_fork()
         if self.forked:
             return
-        if self.mutex._is_owned() or self._closing._is_owned():  # type: ignore[attr-defined]
+        if owns(self.mutex) or owns(self._closing):
             raise self._under_way()
         with self._closing:
             owner = self._owner

@@ -68,6 +68,7 @@ from sej.codec import Buffer, measure
 from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejError, WriterFailedError
+from sej.fork import notice_fork
 from sej.journal.directory import Directory, check_name
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
@@ -76,7 +77,7 @@ from sej.journal.writer_lock import TurnLock, WriterLock
 from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
-from sej.system.lifecycle import Lifecycle
+from sej.system.lifecycle import Lifecycle, owns
 from sej.writing.last_segment import LastSegment
 from sej.writing.opening import JournalEnd, find_end, open_end, start_segment, sweep
 
@@ -510,7 +511,9 @@ class End:
             ClosedError: the end is closed, or belongs to the parent process.
         """
         life = self.life
-        life.require_outside()
+        notice_fork()
+        if owns(life.mutex):
+            life.require_outside()
         with life.mutex:
             if not life.open:
                 life.refuse()

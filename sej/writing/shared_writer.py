@@ -23,6 +23,7 @@ from sej.journal.retention import Retention
 from sej.journal.writer_lock import TurnLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
+from sej.system.lifecycle import owns
 from sej.writing.appender import End
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
@@ -185,7 +186,7 @@ class SharedWriter:
         act: Callable[..., int] = self._end.buffer.append
         if expect_offset is not None:
             act = partial(act, expect_offset=expect_offset)
-        turn = self.turn if self.life.mutex._is_owned() else self._end.alone  # type: ignore[attr-defined]
+        turn = self.turn if owns(self.life.mutex) else self._end.alone
         offset = turn(act, value, key, type, timestamp)
         if self.durability == "disk":
             self.settle(offset + 1)
@@ -231,7 +232,7 @@ class SharedWriter:
         Raises:
             LockedError: it is, but a signal handler has interrupted a change of the journal's end.
         """
-        if not self.life.mutex._is_owned():  # type: ignore[attr-defined]  # the turn that follows notices a fork
+        if not owns(self.life.mutex):  # the turn that follows notices a fork
             return False
         if not self._end.entered or self._end.buffer.in_doubt:
             self.life.require_outside()
