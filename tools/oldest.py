@@ -18,10 +18,20 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "sej-journals"
 # Spark's extra allows one version only, which all other tests use.
-EXTRAS = ("deltalake", "formats", "hub", "pandas", "polars", "sql", "tables", "ui")
+EXTRAS = (
+    "celery", "deltalake", "django", "dramatiq", "formats", "hub", "huey", "opentelemetry", "pandas", "polars", "sql",
+    "tables", "ui",
+)  # fmt: skip
 RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist")
 TESTS = (
     "tests/cli",
+    "tests/contrib/test_celery.py",
+    "tests/contrib/test_django.py",
+    "tests/contrib/test_dramatiq.py",
+    "tests/contrib/test_forward.py",
+    "tests/contrib/test_huey.py",
+    "tests/contrib/test_kombu.py",
+    "tests/contrib/test_opentelemetry.py",
     "tests/sej/test_checksum.py",
     "tests/sej/test_watch.py",
     "tests/hub/test_cli.py",
@@ -81,6 +91,8 @@ def main() -> None:
             "logical",
             "--dist",
             "loadgroup",
+            "-m",
+            "not long",
             *(f"--ignore={name}" for name in WITHOUT),
             *TESTS,
         ]
