@@ -1,9 +1,9 @@
 // A client of `sej hub serve --http`, without packages: node client.mjs put|follow URL OFFSET
 // put sends each line of its input once, in order, from an offset on; follow prints values until an empty one.
 import { createInterface } from "node:readline";
-
 const [command, url, first] = process.argv.slice(2);
 const headers = process.env.SEJ_TOKEN ? { authorization: `Bearer ${process.env.SEJ_TOKEN}` } : {};
+const isLater = (answer) => answer.status >= 500 || answer.status === 429;
 const pause = () => new Promise((resolve) => setTimeout(resolve, 200));
 // Send messages, which may have been sent before, until the hub has stored them; return the next offset.
 async function put(offset, messages) {
@@ -14,9 +14,9 @@ async function put(offset, messages) {
         headers: { ...headers, "content-type": "application/json" },
         body: JSON.stringify(messages),
       });
-      const row = await answer.json();
+      const row = isLater(answer) ? {} : await answer.json();
       if (answer.ok) return row.next_offset;
-      if (![429, 503, 507].includes(answer.status)) throw new Error(row.message);
+      if (row.message) throw new Error(row.message);
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // fetch throws this for a broken connection
     }
@@ -29,7 +29,7 @@ async function* follow(offset) {
   for (;;) {
     try {
       const answer = await fetch(`${url}/events?offset=${offset}`, { headers });
-      if (!answer.ok && answer.status < 500 && answer.status !== 429) throw new Error((await answer.json()).message);
+      if (!answer.ok && !isLater(answer)) throw new Error((await answer.json()).message);
       let text = "";
       for await (const part of answer.body.pipeThrough(new TextDecoderStream())) {
         const events = (text + part).split("\n\n");

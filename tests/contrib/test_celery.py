@@ -49,8 +49,9 @@ def test_tasks_of_killed_workers_run_again(app: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_tasks_of_many_killed_workers_run_again(app: Any, tmp_path: Path) -> None:
-    run_through_kills(app, tmp_path, 3_000, 40)
+    run_through_kills(app, tmp_path, 10_000, 40)
 
 
 def test_results_chords_revoke_and_inspect(app: Any, tmp_path: Path) -> None:
