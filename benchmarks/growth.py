@@ -130,7 +130,7 @@ def _items(root: Path, sizes: Sequence[int]) -> Points:
                 queue.put_many([VALUE] * BATCH)
             yield "work queue: put_many of 1,000", size, time.process_time() - begun
             yield "work queue: stats (flat)", size, _cost(queue.stats)
-        yield "work queue: open with items ready (flat)", size, _cost(partial(_closed, partial(sej.open_queue, path)))
+        yield "work queue: open (flat)", size, _cost(partial(_closed, partial(sej.open_queue, path)))
         with sej.open_queue(path) as queue:
             begun = time.process_time()
             while items := queue.get_many(100, timeout=0):
@@ -277,8 +277,8 @@ def _clients(root: Path, sizes: Sequence[int]) -> Points:
 
 SUBJECTS: tuple[tuple[Callable[[Path, Sequence[int]], Points], tuple[int, ...]], ...] = (
     (_messages, tuple(10**n for n in range(3, 9) if 10**n <= MESSAGES_MAX)),
-    (_items, tuple(1000 << n for n in range(0, 11, 2))),
-    (_kestrel, (1_000, 10_000, 100_000, 1_000_000, 4_000_000)),
+    (_items, (1_000, 8_000, 64_000, 256_000, 512_000, 1_024_000)),  # the log is compacted from 4 MiB on: the last three
+    (_kestrel, (1_000, 10_000, 100_000, 500_000, 1_000_000, 2_000_000)),  # the last three are longer than the memory
     (_directories, (10, 100, 1_000, 10_000)),
     (_bytes, tuple(16 << n for n in range(0, 21, 4))),
     (_readers, (1, 4, 16, 64)),
