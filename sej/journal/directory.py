@@ -136,6 +136,8 @@ class Directory:
             JournalNotFoundError: the name of a shard begins with this one.
         """
         parent, name = os.path.split(os.path.normpath(self.path))
+        if not re.search(r"(^|\.)[1-9a]$", name):
+            return  # and the parent is not listed: on a hub it has thousands of names
         shard = re.compile(rf"{re.escape(name)}\.[0-9a-f]{{3}}")
         with suppress(OSError):
             for found in sorted(filter(shard.fullmatch, self.disk.list(parent))):
