@@ -133,6 +133,7 @@ class QueueCore:
         letters = letters_path(directory, letters)
         self.writer = SharedWriter(directory.path, disk=disk, **writer)
         self.durable = self.writer.durability == "disk"
+        disk.mkdir(directory.at("ofs"))  # a copy of a journal may lack an empty directory
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)

@@ -45,7 +45,6 @@ class SizesMachine(RuleBasedStateMachine):
         self.rows: list[sej.Message] = []
         self.first = 0
         self.w: Any = None
-        self.beside: SharedWriter | None = None
         self.done: set[int] = set()
         self.number = 0
         self.older: dict[str, bytes] = {}
@@ -84,9 +83,6 @@ class SizesMachine(RuleBasedStateMachine):
             assert self.w.recovery is None and self.w.offset == len(self.rows)
 
     def close(self) -> None:
-        if self.beside is not None:
-            self.beside.close()
-            self.beside = None
         if self.w is not None:
             self.w.close()
 
@@ -179,13 +175,12 @@ class SizesMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 30), kind=kinds)
     def lose_power(self, which: int, kind: int) -> None:
         durable = 0
-        for w in (self.w, self.beside):
-            if w is not None:
-                durable = max(durable, w.durable_offset)
-                life = w.life if isinstance(w, SharedWriter) else w.end.life
-                life.fail(OSError("the power is gone"))
-                w.close()
-        self.w = self.beside = None
+        if (w := self.w) is not None:
+            durable = w.durable_offset
+            life = w.life if isinstance(w, SharedWriter) else w.end.life
+            life.fail(OSError("the power is gone"))
+            w.close()
+        self.w = None
         self.disk = [state for _, state in zip(range(which + 1), self.disk._states(), strict=False)][-1]
         with sej.Writer(ROOT, segment_bytes=self.segment_bytes, disk=self.disk) as found:
             end = found.offset

@@ -16,7 +16,7 @@ from sej import (
     NotAJournalError,
     SejError,
 )
-from tests.sej.support import CALLS, segments
+from tests.sej.support import CALLS, read_all, segments, write
 
 OPENERS: dict[str, Callable[[Path], Any]] = {
     "Scanner": sej.Scanner,
@@ -243,6 +243,24 @@ def test_bad_scanner_options_are_refused(options: dict[str, Any], error: type[Ex
     sej.Writer(tmp_path).close()
     with pytest.raises(error, match=next(iter(options))):
         sej.Scanner(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: sej.Writer(path).close(),
+        lambda path: sej.open_queue(path, "q").close(),
+        lambda path: sej.Offset(path, "r").close(),
+        lambda path: sej.Journal(path).clean(max_bytes=1),
+        lambda path: sej.Journal(path).repair(),
+    ],
+)
+def test_a_copy_without_an_empty_directory_is_used(use: Callable[[Path], object], tmp_path: Path) -> None:
+    """Git keeps no empty ``ofs/``."""
+    write(tmp_path, [b"a"])
+    (tmp_path / "ofs").rmdir()
+    use(tmp_path)
+    assert len(read_all(tmp_path)) == 1
 
 
 def test_every_error_is_one_of_ours_and_carries_coordinates() -> None:
