@@ -48,7 +48,7 @@ from sej.system.disk import File
 from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source
 from textqueue.editing.message import Message, marking
-from textqueue.editing.proof import Change, Place
+from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
@@ -56,9 +56,8 @@ from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
 from textqueue.format.parser import digest, essence, retries_of
 from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX
+from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Record
 
-_FIRST_BYTES: Final = 1 << 12
 _SCAN_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 _ALIVE_S: Final = 0.05
@@ -333,8 +332,7 @@ class Claimer:
         with suppress(FileNotFoundError), self._source.file as session:
             ledger = self._source.file.ledger
             for position, record in sorted(ledger.claims.items()):
-                raw = _entry(session.file, position) if position >= 0 and belongs_to(record.holder, process) else None
-                if raw is not None and digest(essence(raw)) == record.digest:
+                if belongs_to(record.holder, process) and (raw := claimed(session.file, position, record)):
                     message = Message(self._source, raw, position, ledger.epoch)
                     found.append(Claim(self, message, record.owner, None))
         return found
@@ -386,9 +384,9 @@ class Claimer:
         dead = {owner for owner in ledger.owners if not self._is_alive(owner, fresh=fresh)}
         over = self._source.leases.over(ledger.leased)
         for position, record in sorted(ledger.claims.items()) if dead or over else ():
-            if position >= 0 and (record.holder in dead or position in over):
-                raw = _entry(file, position)
-                if raw is not None and digest(essence(raw)) == record.digest and not self._source.in_transit(raw):
+            if record.holder in dead or position in over:
+                raw = claimed(file, position, record)
+                if raw and not self._source.in_transit(raw):
                     return _Found(Place(position, raw, self._epoch), _DIED if record.holder in dead else _OVER)
         return None
 
@@ -437,7 +435,9 @@ class Claimer:
                 else:
                     if passed:
                         self._low = place
-                    return _Found(Place(place, raw, self._epoch), "" if self._is_unheld(raw) else _DIED)
+                    holder = holder_of(raw)  # of a process that died; or it is a copy of a claimed message
+                    died = bool(holder) and not is_alive(holder)
+                    return _Found(Place(place, raw, self._epoch), _DIED if died else "")
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
                     break
@@ -456,11 +456,6 @@ class Claimer:
             return False
         alive = is_alive(holder)
         return (alive and not source.is_copy(position, raw)) or source.in_transit(raw)
-
-    def _is_unheld(self, raw: bytes) -> bool:
-        """Return whether a free message has no claim of a process that died. It may be a copy of a claimed one."""
-        holder = holder_of(raw)
-        return not holder or is_alive(holder)
 
     def _give_up(self, session: QueueFile, found: _Found) -> bool:
         source = self._source
@@ -495,28 +490,16 @@ class Claimer:
 
     def _restore(self, file: File, place: Place, writes: list[tuple[int, bytes]]) -> None:
         """Undo a claim that the ledger could not record, as on a full disk: it would last as long as this process."""
-        position, raw, _ = place
-        old = [(relative, raw[relative : relative + len(data)]) for relative, data in writes]
         with suppress(OSError):
-            there = bytearray(file.read(len(raw), position))
-            for relative, data in old:
-                there[relative : relative + len(data)] = data
-            if there == raw:
-                for relative, data in old:
-                    file.write_at(data, position + relative)
+            for at, data in writes:
+                if file.read(len(data), place.position + at) == data:
+                    file.write_at(place.raw[at : at + len(data)], place.position + at)
 
 
-def _entry(file: File, position: int) -> bytes | None:
-    """Return the queued message at a position where a line begins, or None."""
-    size = _FIRST_BYTES
-    while True:
-        data = file.read(size, position)
-        match = ENTRY.match(data)
-        if match is None or data[0] != _QUEUED:
-            return None
-        if match.end() < len(data) or len(data) < size:
-            return match.group()
-        size *= 4
+def claimed(file: File, position: int, record: Record) -> bytes:
+    """Return the queued message at the position of a claim, or empty bytes."""
+    raw = entry_at(file, position) if position >= 0 else b""
+    return raw if raw[:1] == b"-" and digest(essence(raw)) == record.digest else b""
 
 
 def _used_up(raw: bytes) -> bool:

@@ -26,16 +26,15 @@ If the journal refuses a batch, it would refuse it again. So the messages are gi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
-from textqueue.claims.claim import Claim, Claimer
+from textqueue.claims.claim import Claim, Claimer, claimed
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
-from textqueue.editing.proof import Place, entry_at
+from textqueue.editing.proof import Place
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence, value_of
@@ -73,7 +72,8 @@ def drain(
     with source.file.guard:  # decides about the names
         path = source.file.sidecars.path(".drain")
     count = 0
-    with _alone(source):
+    lock = Lock(source.file.sidecars.path(".drain.lck"), what="the drain of this queue file", disk=source.file.disk)
+    with lock:
         intent = read_intent(source.file.disk, path)
         if intent.raws:
             # The run that wrote the intent may have died before this sync.
@@ -148,8 +148,7 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
         last = {(one.position, one.digest): one for one in ledger.history() if one.kind in MARKS | CLAIMS}
         ended = [one for one in last.values() if one.kind in MARKS]
         for record in sorted([*ledger.claims.values(), *ended], key=lambda one: one.position, reverse=True):
-            raw = entry_at(session.file, record.position) if record.position >= 0 else b""
-            if raw[:1] == b"-" and digest(essence(raw)) == record.digest:
+            if raw := claimed(session.file, record.position, record):
                 known = record.owner if record.kind in CLAIMS else b""
                 there.setdefault(record.digest + known, []).append(Place(record.position, raw, ledger.epoch))
     found = []
@@ -159,9 +158,3 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
         if places:
             found.append((places.pop(), owner))
     return found
-
-
-@contextmanager
-def _alone(source: Source) -> Iterator[None]:
-    with Lock(source.file.sidecars.path(".drain.lck"), what="the drain of this queue file", disk=source.file.disk):
-        yield

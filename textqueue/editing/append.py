@@ -121,8 +121,7 @@ def _write(session: QueueFile, missing: bytes, text: bytes) -> int | None:
         return size
     end_file_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
     # Another program may append as well: let the kernel find the end, then look for the text.
-    file = session.disk.open(session.real_path, "append")
-    try:
+    with session.disk.open(session.real_path, "append") as file:
         if file.status().identity != session.status.identity:
             return None
         _write_end(file, size, text, alone=False)
@@ -135,8 +134,6 @@ def _write(session: QueueFile, missing: bytes, text: bytes) -> int | None:
         # The other program may have written a part of a line. Then this text is in that line, and not a message.
         whole = position == size or not position or missing or file.read(1, position - 1) == b"\n"
         return position if whole else None
-    finally:
-        file.close()
 
 
 def _write_end(file: File, size: int, text: bytes, *, alone: bool) -> None:

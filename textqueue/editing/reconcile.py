@@ -50,8 +50,8 @@ from textqueue.errors import MessageMovedError
 from textqueue.format.generation import DIGITS, NUMBER, Generation, generations_in, strays_in
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
-from textqueue.format.parser import chunks, digest, essence, value_of, variables_of
-from textqueue.format.windows import Token, scan, token_of, unknown
+from textqueue.format.parser import digest, essence, value_of, variables_of
+from textqueue.format.windows import Token, placed, scan, scan_chunks, token_of, unknown
 from textqueue.ledger.log import (
     APPENDED,
     ARCHIVED,
@@ -102,13 +102,9 @@ def begin(queue: TqFile, file: File) -> Token:
     claims: list[Record] = []
     for window in scan(file):
         found += generations_in(window.data, window.position)
-        if b"@" not in window.data:
-            continue
-        position = window.position
-        for raw in chunks(window.data):
+        for position, raw in placed(window.position, window.data) if b"@" in window.data else ():
             if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
                 claims.append(Record(IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
-            position += len(raw)
     queue.ledger.start(claims, token, found[0] if found else Generation(-1, 0))
     return token
 
@@ -227,14 +223,11 @@ class _Redoing:
         wanted = {record.digest for _, record in self._changes}
         wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == SET}
         wanted |= {record.digest for record in self._queue.ledger.claims.values()}
-        for window in scan(file) if wanted else ():
-            position = window.position
-            for raw in chunks(window.data):
-                if self._guessed and raw[0] in STATUS_OF:
-                    self._texts.add(text_owner(raw))
-                if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
-                    self._by[name].append(_Message(position, raw))
-                position += len(raw)
+        for position, raw in scan_chunks(file) if wanted else ():
+            if self._guessed and raw[0] in STATUS_OF:
+                self._texts.add(text_owner(raw))
+            if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
+                self._by[name].append(_Message(position, raw))
 
     def redo(self) -> None:
         """Assign the claims, and make the changes again, in memory."""
@@ -428,15 +421,11 @@ def find_again(
     """
     wanted: dict[bytes, list[Place]] = {essence(place.raw): [] for place in places}
     texts = {_text(name): -1 for name in wanted}
-    for window in scan(file):
-        position = window.position
-        for raw in chunks(window.data):
-            if raw[0] in STATUS_OF and (text := _text(name := essence(raw))) in texts:
-                texts[text] = position
-                seen = wanted.get(name)
-                if seen is not None and position not in taken:
-                    seen.append(Place(position, raw, -1))
-            position += len(raw)
+    for position, raw in scan_chunks(file):
+        if raw[0] in STATUS_OF and (text := _text(name := essence(raw))) in texts:
+            texts[text] = position
+            if name in wanted and position not in taken:
+                wanted[name].append(Place(position, raw, -1))
     found = []
     for place in places:
         seen = wanted[essence(place.raw)]

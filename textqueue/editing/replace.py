@@ -16,8 +16,8 @@ from textqueue.editing.tq_file import copy_rest, shifted, temporary_file
 from textqueue.errors import InvalidTextError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.parser import chunks, digest, essence
-from textqueue.format.windows import Token, require_resolved, scan, token_of
+from textqueue.format.parser import digest, essence
+from textqueue.format.windows import Token, placed, require_resolved, scan, token_of
 from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
@@ -45,15 +45,13 @@ def runs(file: File) -> Iterator[list[Part]]:
     run: list[Part] = []
     for window in scan(file):
         require_resolved(file, window)
-        position = window.position
-        for raw in chunks(window.data):
+        for position, raw in placed(window.position, window.data):
             comment_below = raw[0] == _COMMENT and not all(part.is_comment for part in run)
             if run and (raw[0] not in _ENTRIES or comment_below or is_generation(raw)):
                 yield run
                 run = []
             if raw[0] in _ENTRIES and not is_generation(raw):
                 run.append(Part(position, raw))
-            position += len(raw)
             if run and not run[0].is_comment:
                 yield run
                 run = []

@@ -171,16 +171,13 @@ def temporary_file(disk: Disk, path: str, like: File) -> Iterator[File]:
     At the end of the block it is synced.
     """
     disk.unlink(path)  # after a crash within a rename, both names may be one file
-    new = disk.open(path, "temp")
-    try:
+    with disk.open(path, "temp") as new:
         with contextlib.suppress(OSError, ValueError):
             status = os.fstat(like.fileno())
             os.fchmod(new.fileno(), status.st_mode & 0o7777)
             os.fchown(new.fileno(), status.st_uid, status.st_gid)
         yield new
         new.sync()
-    finally:
-        new.close()
 
 
 def copy(source: File, target: File, start: int, end: int) -> None:

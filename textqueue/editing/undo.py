@@ -18,8 +18,8 @@ from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
-from textqueue.format.parser import chunks, digest, essence
-from textqueue.format.windows import scan
+from textqueue.format.parser import digest, essence
+from textqueue.format.windows import scan_chunks
 from textqueue.ledger.log import APPENDED, ARCHIVED, GIVEN_BACK, MARKS, SET, STATE, WAS, Record
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
@@ -90,13 +90,11 @@ def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
 def _undo(edit: _Edit) -> Message:
     source, record = edit.source, edit.record
     with source.file as session:
-        found: list[Place] = []
-        for window in scan(session.file):
-            position = window.position
-            for raw in chunks(window.data):
-                if raw[0] == edit.after and digest(essence(raw)) == record.digest:
-                    found.append(Place(position, raw, source.file.ledger.epoch))
-                position += len(raw)
+        found = [
+            Place(position, raw, session.ledger.epoch)
+            for position, raw in scan_chunks(session.file)
+            if raw[0] == edit.after and digest(essence(raw)) == record.digest
+        ]
     at = [place for place in found if place.position == record.position] if edit.current else found
     if not at:
         raise MessageMovedError(

@@ -18,7 +18,7 @@ from sej.system.disk import File, Status
 from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.errors import TextQueueError
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY
-from textqueue.format.parser import whole
+from textqueue.format.parser import chunks, whole
 
 WINDOW: Final = 1 << 20
 """The largest window, in bytes. Only a message that is longer makes a window larger."""
@@ -103,6 +103,13 @@ def require_resolved(file: File, window: Window) -> None:
         )
 
 
+def placed(position: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the chunks of whole chunks that begin at a position, with their positions."""
+    for raw in chunks(data):
+        yield position, raw
+        position += len(raw)
+
+
 def scan(file: File) -> Iterator[Window]:
     """Yield the windows of the whole file, to its last byte.
 
@@ -117,3 +124,9 @@ def scan(file: File) -> Iterator[Window]:
         if window.at_end:
             return
         position = window.position + len(window.data)
+
+
+def scan_chunks(file: File) -> Iterator[tuple[int, bytes]]:
+    """Yield the chunks of the whole file with their positions, as :func:`scan` does."""
+    for window in scan(file):
+        yield from placed(window.position, window.data)

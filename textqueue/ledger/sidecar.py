@@ -35,9 +35,9 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import Disk, File, read_small
+from sej.system.disk import Disk, File, Status
 from sej.system.paths import absolute_name
-from sej.system.sealed import seal, unseal, whole
+from sej.system.sealed import SealedFile, seal, whole
 from textqueue.errors import FileInUseError, TextQueueError
 from textqueue.format.parser import decode, encode, essence
 
@@ -127,14 +127,11 @@ def replace_sidecar(disk: Disk, path: str, data: bytes, queue: str | None) -> No
     """Replace a sidecar atomically. The new file gets the owner and mode of the queue file."""
     temporary = path + ".tmp"
     disk.unlink(temporary)  # after a crash within a rename, both names may be one file, which must not be overwritten
-    file = disk.open(temporary, "temp")
-    try:
+    with disk.open(temporary, "temp") as file:
         if queue is not None:
             copy_access(queue, file)
         file.write(data)
         file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, path)
 
 
@@ -326,20 +323,30 @@ def read_intent(disk: Disk, path: str) -> Intent:
     Raises:
         TextQueueError: the file is damaged.
     """
-    data = _read(disk, path)
-    if data is None:
+    file = SealedFile(
+        disk,
+        path,
+        "the note of an interrupted drain",
+        "compare the end of the journal with the queue, mark what is in the journal, then remove this file",
+        max_bytes=_INTENT_BYTES,
+        error=TextQueueError,
+    )
+    if (fields := file.load()) is None:
         # A new name: after the file was lost, new batches must not look like old ones.
         return Intent(f"textqueue-{uuid.uuid4().hex}", 0, [], [], None)
-    return _parse(path, data)
+    with file.checking():
+        raws, owners = (list(map(encode, fields[name])) for name in ("messages", "owners"))
+        keys = None if fields["keys"] is None else list(map(encode, fields["keys"]))
+        return Intent(str(fields["producer"]), whole(fields["number"]), raws, owners, keys)
 
 
 class InTransit:
-    """The messages in the open drain of a queue. The file is read for each answer, and parsed if it has changed."""
+    """The messages in the open drain of a queue. The file is read if it has changed."""
 
     def __init__(self, disk: Disk) -> None:
         """Take the disk; nothing is read yet."""
         self._disk = disk
-        self._data: bytes | None = None
+        self._status: Status | None = None
         self._names: frozenset[bytes] = frozenset()
 
     def has(self, path: str, raw: bytes) -> bool:
@@ -348,34 +355,8 @@ class InTransit:
         Raises:
             TextQueueError: the file is damaged.
         """
-        data = _read(self._disk, path)
-        if data != self._data:
-            self._names = frozenset(map(essence, () if data is None else _parse(path, data).raws))
-            self._data = data
+        status = self._disk.status(path)
+        if status != self._status:
+            self._names = frozenset(map(essence, read_intent(self._disk, path).raws))
+            self._status = status
         return bool(self._names) and essence(raw) in self._names
-
-
-def _read(disk: Disk, path: str) -> bytes | None:
-    try:
-        return read_small(disk, path, _INTENT_BYTES)
-    except FileNotFoundError:
-        return None
-
-
-def _parse(path: str, data: bytes) -> Intent:
-    try:
-        fields = unseal(path, data)
-        keys = fields["keys"]
-        return Intent(
-            str(fields["producer"]),
-            whole(fields["number"]),
-            [encode(raw) for raw in fields["messages"]],
-            [encode(owner) for owner in fields["owners"]],
-            None if keys is None else [encode(each) for each in keys],
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TextQueueError(
-            f"the record of a batch that was being moved into a journal is damaged ({error}); compare the end of the"
-            " journal with the queue, mark the messages that are in the journal, then remove this file",
-            path=path,
-        ) from error

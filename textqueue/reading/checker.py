@@ -90,14 +90,12 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
         raise FileNotFoundError(error.errno, why, name) from None
     found = [*_unfinished(name, disk), *_other_names(name, disk)]
     line = 1
-    try:
+    with file:
         for window in scan(file):
             if window.position == len(BOM) and file.read(len(BOM), 0) == BOM:
                 found.append(_mark(name))
             found += _problems(name, window.data, window.position, line, end=window.at_end)
             line += window.data.count(b"\n")
-    finally:
-        file.close()
     return found
 
 

@@ -32,7 +32,16 @@ from textqueue.format.generation import is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim
 from textqueue.format.parser import chunks
-from textqueue.format.windows import FIRST_WINDOW, WINDOW, Token, Window, read_window, require_resolved, scan, token_of
+from textqueue.format.windows import (
+    FIRST_WINDOW,
+    WINDOW,
+    Token,
+    Window,
+    read_window,
+    require_resolved,
+    scan_chunks,
+    token_of,
+)
 from textqueue.ledger.log import READ_ONLY_ERRORS
 
 _RESTART_S: Final = 1.0
@@ -82,8 +91,7 @@ class _Reader:
         found: Window | None = None
         try:
             for _ in range(_MAX_ATTEMPTS):
-                file = source.reading()
-                try:
+                with source.reading() as file:
                     status = file.status()
                     epoch = source.file.epoch_of(status)
                     if epoch >= 0 or not source.has_ledger or not status.size:
@@ -91,8 +99,6 @@ class _Reader:
                         if self.moved or token_of(file.status()) == token_of(status):
                             return found
                         continue  # another program wrote to the file meanwhile
-                finally:
-                    file.close()
                 # An editor may have saved an old buffer and reverted marks. The session repairs them. Its lock keeps
                 # other workers from changing the file before the window is read.
                 try:
@@ -106,18 +112,11 @@ class _Reader:
                 except OSError as error:
                     if error.errno not in READ_ONLY_ERRORS:
                         raise
-                    return self._unproven()
+                    with source.reading() as file:  # as it is, for users who may not write to it
+                        return self._read(file, file.status(), -1)
         except FileNotFoundError:
             return None
         return found
-
-    def _unproven(self) -> Window | None:
-        """Read the file as it is, for users who may not write to it."""
-        file = self.source.reading()
-        try:
-            return self._read(file, file.status(), -1)
-        finally:
-            file.close()
 
     def _read(self, file: File, status: Status, epoch: int) -> Window | None:
         token = token_of(status)
@@ -176,25 +175,20 @@ class _Reader:
 
     def find_again(self) -> None:
         """After lines moved, find the position again: the nearest place after the same line, or else the next entry."""
-        try:
-            file = self.source.reading()
-        except FileNotFoundError:
-            return
         last = self.anchor[self.anchor.rfind(b"\n", 0, -1) + 1 :]
         alike: list[int] = []
         behind: list[int] = []
         try:
-            for window in scan(file):
-                position = window.position
-                for raw in chunks(window.data):
-                    position += len(raw)
+            with self.source.reading() as file:
+                for at, raw in scan_chunks(file):
+                    position = at + len(raw)
                     if raw.endswith(last):
                         alike.append(position)
                     elif position >= self.position and not behind:
                         behind.append(position)
-            end = file.status().size
-        finally:
-            file.close()
+                end = file.size()
+        except FileNotFoundError:
+            return
         self.position = min(alike or behind or [end], key=lambda position: abs(position - self.position))
         self.moved, self.token, self.anchor = False, None, b""
 
@@ -229,12 +223,8 @@ def _ready(
 def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
     """Return the messages of some statuses, in order. Each is read when the iterator reaches it."""
     controls = frozenset(CONTROL_OF[status][0] for status in statuses)
-    return itertools.chain.from_iterable(_windows(source, controls))
-
-
-def _windows(source: Source, controls: Collection[int]) -> Iterator[Iterator[Message]]:
-    for reader, window in _loaded(source):
-        yield _ready(reader, window, controls, None)
+    windows = (_ready(reader, window, controls, None) for reader, window in _loaded(source))
+    return itertools.chain.from_iterable(windows)
 
 
 def _loaded(source: Source) -> Iterator[tuple[_Reader, Window]]:

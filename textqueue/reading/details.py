@@ -16,7 +16,8 @@ from textqueue.editing.message import Message
 from textqueue.format.generation import generations_in
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import chunks, decode, digest, essence
+from textqueue.format.parser import decode, digest, essence
+from textqueue.format.windows import placed
 from textqueue.ledger.log import CHANGES, CLAIMS, Record
 from textqueue.reading.cursor import pieces
 
@@ -141,14 +142,11 @@ class _File:
         if not self._edited and not held:
             yield None, self._changed_ns
             return
-        for raw in chunks(data):
+        for at, raw in placed(position, data):
             if raw[0] == _QUEUED:
                 name = digest(essence(raw))
                 known = held or name in self._edited
-                yield (
-                    self.claim(Message(self.source, raw, position, epoch), name) if known else (None, self._changed_ns)
-                )
-            position += len(raw)
+                yield self.claim(Message(self.source, raw, at, epoch), name) if known else (None, self._changed_ns)
 
     def claim(self, message: Message, name: bytes) -> tuple[str | None, int]:
         """Return the holder of a message, and the time of its last edit in nanoseconds since 1970."""
