@@ -36,7 +36,7 @@ from sej.system.paths import absolute_name, absolute_path
 from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
-from textqueue.editing.archive import archive, check_target
+from textqueue.editing.archive_and_split import archive, check_target
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.tq_file import Conflict, OnRevert

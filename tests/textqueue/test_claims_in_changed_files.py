@@ -140,6 +140,7 @@ def test_a_save_while_an_earlier_save_is_reconciled(path: Path, monkeypatch: pyt
         path.write_bytes(lined(b"# one\n-a\n-b\n-c\n"))
         saving = Saving(path, at, lined(b"-c\n# a line above\n-a\n-b\n"))
         monkeypatch.setattr("textqueue.editing.reconcile.scan", saving.scan)
+        monkeypatch.setattr("textqueue.format.windows.scan", saving.scan)
         with path.open("rb"):
             found = taken(other)
             assert found.message.value == "b"
@@ -148,6 +149,7 @@ def test_a_save_while_an_earlier_save_is_reconciled(path: Path, monkeypatch: pyt
             assert claim.done()
             assert q.get_next() is None
             assert other.get_next() is None
+    assert saving.calls >= at
     assert plain(path) in (b"=c\n# a line above\n=a\n=b\n", b"# one\n=a\n=b\n=c\n")
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.textqueue.claiming import lined, plain, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.claims import claim as claims
-from textqueue.editing import append, archive, reconcile, replace
+from textqueue.editing import append, archive_and_split, reconcile
 from textqueue.format import windows
 
 COUNT = 20_000
@@ -38,14 +38,15 @@ def waits(path: Path) -> bool:
 def asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Open the file as an editor does, at each window while the whole file is read."""
     asked: list[bool] = []
+    real = windows.scan
 
     def scan(*arguments: Any) -> Iterator[windows.Window]:
-        for window in windows.scan(*arguments):
+        for window in real(*arguments):
             asked.append(waits(path))
             yield window
 
-    monkeypatch.setattr(reconcile, "scan", scan)
-    monkeypatch.setattr(replace, "scan", scan)
+    for module in (windows, reconcile, archive_and_split):
+        monkeypatch.setattr(module, "scan", scan)
     return asked
 
 
@@ -88,7 +89,7 @@ def test_an_archive_keeps_a_save_that_was_made_meanwhile(
     path.write_bytes(b"-a\n-b\n-c\n")
     with TextQueue(path) as q:
         next(q.messages()).mark_as_cleared()
-        real = archive._append
+        real = archive_and_split._append
         saved: list[int] = []
 
         def append(*arguments: Any) -> None:
@@ -96,7 +97,7 @@ def test_an_archive_keeps_a_save_that_was_made_meanwhile(
             if not saved:
                 saved.append(path.write_bytes(path.read_bytes() + b"-written meanwhile\n"))
 
-        monkeypatch.setattr(archive, "_append", append)
+        monkeypatch.setattr(archive_and_split, "_append", append)
         assert q.archive(tmp_path / "done") == 1
     assert plain(path) == b"-b\n-c\n-written meanwhile\n"
     assert plain(tmp_path / "done") == b"=a\n"

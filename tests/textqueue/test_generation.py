@@ -153,7 +153,7 @@ def test_after_the_loss_of_the_ledger_the_numbers_continue(path: Path) -> None:
 
 
 def test_a_message_that_a_split_moved_does_not_come_back(path: Path, tmp_path: Path) -> None:
-    from textqueue.editing.split import split
+    from textqueue.editing.archive_and_split import split
 
     work(path)
     path.write_bytes(path.read_bytes() + b"-d\n-e\n")

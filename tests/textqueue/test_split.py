@@ -10,9 +10,8 @@ from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.textqueue.claiming import claim_elsewhere, lined, plain
 from textqueue import TextQueue, check
+from textqueue.editing.archive_and_split import Part, split
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.replace import Part
-from textqueue.editing.split import split
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 

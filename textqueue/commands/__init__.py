@@ -7,8 +7,8 @@ The modules, in the order in which they are best read::
 
     group                                  joins the commands
     opening                                the queue of a command, the names of messages, what is printed
-    marking, listing                       add, done, fail, undo, check; list, next, stats, follow, watch
-    claiming, moving                       claim; archive, split, drain, edit
+    marking, listing                       add, done, fail, undo, check, claim; list, next, stats, follow, watch
+    moving                                 archive, split, drain, edit
     installing                             files for editors, the language server
 """
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from textqueue.commands.claiming import claim
 from textqueue.commands.installing import editors, lsp
 from textqueue.commands.listing import follow, list_, next_, stats, watch
-from textqueue.commands.marking import add, check, done, fail, give_back, reopen, undo
+from textqueue.commands.marking import add, check, claim, done, fail, give_back, reopen, undo
 from textqueue.commands.moving import archive, drain, edit, split
 
 _COMMANDS = [

@@ -34,11 +34,11 @@ from textqueue.commands.opening import (
     refuse_foreign,
     require,
 )
+from textqueue.editing.archive_and_split import Part, require_outside_journals
+from textqueue.editing.archive_and_split import split as split_file
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import save
 from textqueue.editing.message import Message
-from textqueue.editing.replace import Part, require_outside_journals
-from textqueue.editing.split import split as split_file
 from textqueue.format.grammar import STATUS_OF, MessageStatus
 from textqueue.format.parser import value_of
 from textqueue.reading.checker import check

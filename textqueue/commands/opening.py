@@ -156,18 +156,8 @@ def reporting(queue: TextQueue) -> Iterator[TextQueue]:
 @contextmanager
 def opened_files(path: Path) -> Iterator[list[Source]]:
     """Open the files of a queue for edits that concern one file each. Print the conflicts at the end."""
-    require(path)
-    conflicts: list[Conflict] = []
-    with TextQueue(path) as queue:
-        files = queue.input_files
-    sources = [Source(file, disk=OS, settle_s=SETTLE_S, on_revert="reapply", conflicts=conflicts) for file in files]
-    try:
-        with advising(files):
-            yield sources
-    finally:
-        for source in sources:
-            source.file.close()
-        report(conflicts)
+    with opened(path, some=True) as queue:
+        yield queue._inputs.sources
 
 
 def report(conflicts: list[Conflict]) -> None:

@@ -7,7 +7,7 @@ The modules, in the order in which they are best read::
     queue_file, append          the changes of it, also while programs save it without the lock
     edit_with_retries, durable             the changes of messages, with retries; syncs
     reconcile                   after a change by an editor: what its buffer has not seen is done again
-    merge, replace              `sej tq edit`: a person's edit, merged with what programs wrote
+    merge                       `sej tq edit`: a person's edit, merged with what programs wrote
     already_delivered           what a reader need not see again
-    archive, split, undo        move messages elsewhere, take marks back
+    archive_and_split, undo     move messages elsewhere, take marks back
 """
