@@ -58,3 +58,16 @@ def rewrite(path: Path, text: bytes) -> None:
     """Save a text as a person who has seen the present state: with the line of the file."""
     found = re.search(rb"#queue\n\\seq=[0-9]{12}\n", path.read_bytes())
     path.write_bytes((found[0] if found else b"") + text)
+
+
+def got(q: textqueue.TextQueue) -> textqueue.Message:
+    """Read the next message, which there must be."""
+    message = q.get_next()
+    assert message is not None
+    return message
+
+
+def said(worker: "subprocess.Popen[str]") -> str:
+    """Wait for a line of a process."""
+    assert worker.stdout is not None
+    return str(worker.stdout.readline())

@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import got, lined, plain, taken
 from textqueue import TextQueue, TextQueueError
 
 EVERY = ["write", "half", "sync", "rename"]
@@ -88,8 +88,7 @@ def test_a_run_of_another_queue_after_one_that_died(paths: tuple[Path, Path, Pat
     second = b"=run backup\n=other\n" if equal else b"=b\n"
     assert plain(done) == b"=old\n" + second, "the run that died is undone"
     with TextQueue(a) as q:
-        m = q.get_next()
-        assert m is not None
+        m = got(q)
         m.mark_as_cleared()
         assert q.archive(done) == 3
     assert plain(done) == b"=old\n" + second + b"=run backup\n=next\n=other\n"
@@ -162,6 +161,15 @@ def test_an_archive_that_an_editor_replaces_during_the_run(paths: tuple[Path, Pa
     assert plain(done) == b"=old\n# a person\n=run backup\n=other\n"
 
 
+def test_what_another_program_has_written_after_a_run_that_died_is_kept(paths: tuple[Path, Path, Path]) -> None:
+    a, _, done = paths
+    with pytest.raises(DiedError):
+        archive(a, done, Dying("rename"))
+    done.write_bytes(done.read_bytes() + b"# mine\n")
+    assert archive(a, done) == 2
+    assert plain(done) == b"=old\n=run backup\n=other\n# mine\n=run backup\n=other\n"
+
+
 def test_a_note_that_is_damaged_stops_the_next_run(paths: tuple[Path, Path, Path]) -> None:
     a, b, done = paths
     with pytest.raises(DiedError):
@@ -176,12 +184,16 @@ def test_a_note_that_is_damaged_stops_the_next_run(paths: tuple[Path, Path, Path
     assert plain(done) == b"=old\n" + b"=run backup\n=other\n" * 2, "as the error says: what is in both remains"
 
 
+def content(disk: CrashDisk, name: str) -> bytes:
+    return disk.open(f"/q/{name}", "read").read(100, 0)
+
+
 def test_two_queues_survive_a_power_loss_at_every_step() -> None:
     disk = CrashDisk()
     disk.mkdir("/q")
     for name in ("a", "b"):
         file = disk.open(f"/q/{name}.tq", "new")
-        file.write(b"=x\n=y\n")
+        file.write(b"=x\n-z\n=y\n")
         file.sync()
         file.close()
     disk.mark("made")
@@ -192,11 +204,12 @@ def test_two_queues_survive_a_power_loss_at_every_step() -> None:
         if not crash.marks:
             continue
         states += 1
+        assert content(crash.disk, "a.tq") in (b"=x\n-z\n=y\n", b"-z\n")
+        assert content(crash.disk, "a.tq") != b"-z\n" or content(crash.disk, "done") == b"=x\n=y\n"
         for name in ("b", "a"):
             with TextQueue(f"/q/{name}.tq", disk=crash.disk, settle_s=0) as q:
                 q.archive("/q/done")
-        done = crash.disk.open("/q/done", "read").read(100, 0)
-        assert done == b"=x\n=y\n=x\n=y\n"
+        assert content(crash.disk, "done") == b"=x\n=y\n=x\n=y\n"
     assert states > 5
 
 

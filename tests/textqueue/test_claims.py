@@ -14,7 +14,7 @@ import pytest
 from sej.errors import ClosedError
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import process_host, process_start
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, said, taken
 from textqueue import MessageStatus, TextQueue, check
 from textqueue.format.mutex import ROOM, is_alive, owner_text
 from textqueue.format.windows import Window, read_window
@@ -43,14 +43,6 @@ def test_a_claimed_message_goes_to_no_other_worker(path: Path, variables: list[s
             assert (b"mutex=%d@" % os.getpid() in plain(path)) == (variables == [MUTEX])
         assert q.get_next() is None
         assert plain(path) == before.replace(b"-a", b"=a"), "the claims are blanked"
-
-
-def test_the_claim_in_the_mutex_names_its_process(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append("a", variables=["mutex=" + " " * 60])
-        with q.claim() as m:
-            assert m is not None
-            assert m["mutex"] == f"{os.getpid()}@{process_host()}/{process_start(os.getpid())}"
 
 
 def test_a_failure_puts_it_back_until_its_retries_are_used_up(path: Path) -> None:
@@ -98,14 +90,12 @@ def test_the_claim_of_a_dead_owner_is_taken_over_but_not_of_a_live_one(path: Pat
     with TextQueue(path) as q:
         q.append("a", variables=variables)
         with claim_elsewhere(path, "sys.stdin.read()") as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "a\n"
+            assert said(owner) == "a\n"
             assert q.take() is None
             assert q.get_next() is None
             owner.send_signal(signal.SIGKILL)
             owner.wait()
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.done()
     assert plain(path).startswith(b"=a\n")
 
@@ -119,12 +109,6 @@ def test_a_message_whose_worker_died_on_its_last_attempt_becomes_critical(path: 
         (m,) = q.messages({MessageStatus.critical})
         assert m["reason"] == "the worker died, and no retries were left"
         assert m["mutex"] == ""
-
-
-def test_a_claim_of_another_host_or_of_a_person_is_not_taken_over(path: Path) -> None:
-    path.write_bytes(b"-a\n\\mutex=12@elsewhere/345             \n-b\n\\mutex=bob, on holiday            \n")
-    with TextQueue(path) as q:
-        assert q.take() is None
 
 
 def test_a_process_is_alive_as_long_as_its_start_is_the_same() -> None:
@@ -141,8 +125,7 @@ def test_a_process_is_alive_as_long_as_its_start_is_the_same() -> None:
 def test_a_claim_that_does_not_fit_is_in_the_ledger(path: Path, room: int) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=["mutex=" + " " * room])
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         assert claim.message["mutex"] == ("" if room < ROOM else claim.owner)
         assert other.take() is None
         assert claim.done()
@@ -160,8 +143,7 @@ def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch:
         assert q.take() is not None
         monkeypatch.setattr("textqueue.claims.claim.read_window", counting)
         for _ in range(10):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             claim.done()
     assert 1 <= len(reads) <= 10, "at most one window each"
     assert min(reads) >= 120_000
@@ -173,8 +155,7 @@ def test_an_owner_never_exceeds_its_space(path: Path, owner: str) -> None:
         q.append("a", variables=[MUTEX])
         q.append("b" * 80)
         before = plain(path)
-        claim = q.take(owner)
-        assert claim is not None
+        claim = taken(q, owner)
         now = plain(path)
         at = before.index(b"=") + 1
         assert (now[:at], now[at + 24 :]) == (before[:at], before[at + 24 :])
@@ -190,8 +171,7 @@ def test_retries_with_too_many_digits_are_not_counted(path: Path, variable: str)
         q.append("b")
         before = path.read_bytes()
         assert q.get_next() is not None
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         claim.give_back()
     assert plain(path) == before
     assert all(problem.line == 4 for problem in check(path))
@@ -202,14 +182,12 @@ def test_closing_a_queue_gives_back_its_claims(path: Path, variables: list[str])
     q = TextQueue(path)
     message = q.append("a", variables=variables)
     before = path.read_bytes()
-    claim = q.take()
-    assert claim is not None
+    claim = taken(q)
     q.close()
     q.close()
     assert plain(path) == before
     with TextQueue(path) as other:
-        again = other.take()
-        assert again is not None
+        again = taken(other)
         for end in (claim.done, claim.failed, claim.give_up, claim.give_back, message.mark_as_cleared):
             with pytest.raises(ClosedError):
                 end()
@@ -228,8 +206,7 @@ def test_a_claim_for_another_process_outlasts_the_queue_object(path: Path) -> No
 def test_a_forked_child_does_not_give_back_the_claims_of_its_parent(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a")
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         child = os.fork()
         if not child:
             q.close()
@@ -244,8 +221,7 @@ def test_a_message_that_always_fails_does_not_block_other_files(tmp_path: Path) 
     (tmp_path / "b.tq").write_text("-fine\n")
     with TextQueue(tmp_path) as q:
         for value in ("hopeless", "fine", "hopeless"):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.message.value == value
             assert claim.done() if value == "fine" else claim.failed()
 
@@ -289,20 +265,16 @@ def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
     with TextQueue(path) as q:
         q.append_many(map(str, range(20)))
         with claim_elsewhere(path, "sys.stdin.read()") as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "0\n"
+            assert said(owner) == "0\n"
             for _ in range(18):
-                claim = q.take()
-                assert claim is not None
+                claim = taken(q)
                 assert claim.done()
             assert len(looks) == 1
             owner.kill()
             owner.wait()
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.message.value == "19", "that a worker died is seen a moment later"
-            dead = q.take()
-            assert dead is not None
+            dead = taken(q)
             assert dead.message.value == "0", "or when no other message is free"
 
 

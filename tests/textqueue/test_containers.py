@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import CONTAINER, MUTEX, claim_elsewhere, plain
+from tests.textqueue.claiming import CONTAINER, MUTEX, claim_elsewhere, plain, said, taken
 from textqueue import TextQueue
 
 
@@ -20,8 +20,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_a_message_that_a_container_has_goes_to_no_worker_outside(path: Path) -> None:
     with claim_elsewhere(path, "sys.stdin.read(); claim.done()", before=CONTAINER) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "a\n"
+        assert said(owner) == "a\n"
         with TextQueue(path) as q:
             assert q.take() is None
         again = claim_elsewhere(path, "", before=CONTAINER)
@@ -33,8 +32,7 @@ def test_a_message_that_a_container_has_goes_to_no_worker_outside(path: Path) ->
 
 def test_a_process_of_another_time_namespace_takes_no_claimed_message(path: Path) -> None:
     with TextQueue(path) as q:
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         other = claim_elsewhere(path, "", before=["unshare", "--map-root-user", "--time", "--boottime", "-9", "--fork"])
         assert other.communicate(timeout=20)[0] == "None\n"
         assert claim.done()

@@ -114,7 +114,7 @@ def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, mo
         parsed.append(name)
         return unseal(name, data)
 
-    monkeypatch.setattr("textqueue.ledger.sidecar.unseal", counted)
+    monkeypatch.setattr("sej.system.sealed.unseal", counted)
     with TextQueue(path) as q:
         assert q.take() is None
         assert q.get_next() is None

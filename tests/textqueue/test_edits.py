@@ -3,13 +3,13 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_file_lease
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import got, lined, plain
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, TextQueue
 from textqueue.editing.proof import Change, Place
@@ -54,18 +54,6 @@ def path(tmp_path: Path) -> Path:
 
 
 @SAVES
-def test_lines_above_are_inserted(path: Path, save: Save) -> None:
-    q = TextQueue(path)
-    a, b, c = q.messages()
-    save(path, b"# to do\n\n-new\n" + path.read_bytes())
-    b.mark_as_cleared()
-    c.mark_as_critical_error()
-    a.mark_as_cleared()
-    assert plain(path) == b"# to do\n\n-new\n=a\n=b\n\\order=17\n!c\n more\n"
-    assert b.position == plain(path).index(b"=b")
-
-
-@SAVES
 @pytest.mark.parametrize(
     "after",
     [
@@ -101,50 +89,31 @@ def test_the_file_is_gone(path: Path) -> None:
     assert q.get_next() is None
 
 
-def test_the_same_bytes_in_the_middle_of_a_line_are_another_message(path: Path) -> None:
-    q = TextQueue(path)
-    _a, b, _c = q.messages()
-    path.write_bytes(b"##-b\n\\order=17\n")
-    with pytest.raises(MessageMovedError):
-        b.mark_as_cleared()
-    assert plain(path) == b"##-b\n\\order=17\n"
-
-
 @SAVES
-def test_a_mark_that_a_stale_buffer_reverted_is_made_again(path: Path, save: Save) -> None:
+@pytest.mark.parametrize(
+    ("on_revert", "action", "texts"),
+    [
+        ("reapply", "marked again as cleared", ["b", "see\nmore"]),
+        ("deliver", "delivered again", ["a", "b", "see\nmore"]),
+    ],
+)
+def test_a_mark_that_a_stale_buffer_reverted(
+    path: Path, save: Save, on_revert: Literal["reapply", "deliver"], action: str, texts: list[str]
+) -> None:
     path.write_bytes(lined(path.read_bytes()))
     buffer = path.read_bytes()
-    q = TextQueue(path)
-    first = q.get_next()
-    assert first is not None
-    first.mark_as_cleared()
+    q = TextQueue(path, on_revert=on_revert)
+    got(q).mark_as_cleared()
     save(path, buffer.replace(b"-c", b"-see"))
     found = []
     while (m := q.get_next()) is not None:
         found.append(m.value)
-    assert found == ["b", "see\nmore"]
-    assert plain(path).startswith(b"=a\n-b\n")
+        m.mark_as_cleared()
+    assert found == texts
+    assert plain(path) == b"=a\n=b\n\\order=17\n=see\n more\n"
     (conflict,) = q.conflicts
     assert (conflict.kind, conflict.text, conflict.path) == ("reverted", "a", str(path))
-    assert conflict.action == "marked again as cleared"
-
-
-@SAVES
-def test_a_reverted_message_is_delivered_again_with_on_revert_deliver(path: Path, save: Save) -> None:
-    buffer = lined(path.read_bytes())
-    path.write_bytes(buffer)
-    q = TextQueue(path, on_revert="deliver")
-    first = q.get_next()
-    assert first is not None
-    first.mark_as_cleared()
-    save(path, buffer)
-    found = []
-    while (m := q.get_next()) is not None:
-        found.append(m.value)
-        m.mark_as_cleared()
-    assert sorted(found) == ["a", "b", "c\nmore"]
-    assert [conflict.action for conflict in q.conflicts] == ["delivered again"]
-    assert plain(path) == b"=a\n=b\n\\order=17\n=c\n more\n"
+    assert conflict.action == action
 
 
 def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
@@ -168,8 +137,7 @@ def test_edits_above_are_seen_before_none_is_given(path: Path, save: Save) -> No
     given = [q.get_next(), q.get_next(), q.get_next()]
     assert all(given)
     save(path, b"-urgent\n" + path.read_bytes())
-    m = q.get_next()
-    assert m is not None
+    m = got(q)
     assert m.value == "urgent"
     assert q.get_next() is None, "what was given out already is not given out again"
     m.mark_as_cleared()
@@ -177,18 +145,6 @@ def test_edits_above_are_seen_before_none_is_given(path: Path, save: Save) -> No
         assert message is not None
         message.mark_as_cleared()
     assert plain(path) == b"=urgent\n=a\n=b\n\\order=17\n=c\n more\n"
-
-
-def test_equal_messages_are_interchangeable_but_counted(path: Path) -> None:
-    path.write_bytes(b"-a\n-a\n-a\n")
-    q = TextQueue(path)
-    one, two, three = q.messages()
-    two.mark_as_cleared()
-    by_rename(path, b"# moved\n" + path.read_bytes())
-    one.mark_as_cleared()
-    assert plain(path).count(b"=a") == 2
-    three.mark_as_cleared()
-    assert plain(path) == b"# moved\n=a\n=a\n=a\n"
 
 
 def test_a_walk_continues_at_its_position_when_lines_move(path: Path) -> None:
@@ -201,22 +157,6 @@ def test_a_walk_continues_at_its_position_when_lines_move(path: Path) -> None:
         if m.value == "00100":
             by_rename(path, b"# above\n-above\n" + b"".join(lines))
     assert found == [line[1:-1].decode() for line in lines]
-
-
-def test_a_file_that_another_program_keeps_open_can_be_edited(path: Path) -> None:
-    with path.open("rb"):
-        q = TextQueue(path)
-        for m in q.messages():
-            m.mark_as_cleared()
-    assert plain(path) == b"=a\n=b\n\\order=17\n=c\n more\n"
-    assert q.conflicts == []
-
-
-def test_nothing_is_written_by_reading(path: Path) -> None:
-    q = TextQueue(path)
-    while q.get_next() is not None:
-        pass
-    assert [name.name for name in path.parent.iterdir()] == ["jobs.tq"]
 
 
 def test_a_damaged_or_lost_ledger_loses_only_its_own_records(path: Path) -> None:
@@ -251,8 +191,7 @@ def test_a_program_that_replaces_the_file_again_and_again_delays_an_edit(
         return begun
 
     with TextQueue(path) as q:
-        message = q.get_next()
-        assert message is not None
+        message = got(q)
         monkeypatch.setattr(QueueFile, "_begin", begin_late)
         if edit == "append":
             q.append("two")

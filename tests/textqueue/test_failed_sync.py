@@ -16,7 +16,7 @@ import pytest
 import sej
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, LostName
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import got, plain
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -284,8 +284,7 @@ def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(
             q.sync()
         q.sync()
         with path.open("rb"):  # only messages of this library are in doubt: each is proven, as for an edit
-            message = q.get_next()
-            assert message is not None
+            message = got(q)
             message.mark_as_cleared()
             q.append("b")
             q.sync()

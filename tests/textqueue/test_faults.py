@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger.log import Ledger
 
@@ -61,20 +61,6 @@ def test_whatever_call_fails_the_file_stays_whole(tmp_path: Path, fail_at: int, 
         assert not [conflict for conflict in again.conflicts if conflict.kind == "collision"]
 
 
-@pytest.mark.parametrize("fail_at", range(1, 12))
-def test_an_append_that_fails_leaves_nothing_of_it(tmp_path: Path, fail_at: int) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-before\n")
-    disk = FaultyDisk(OS, fail_at, "short")
-    q = TextQueue(path, disk=disk)
-    try:
-        q.append("x" * 100)
-    except OSError:
-        if disk.failed == "write_at":
-            assert plain(path) == b"-before\n"
-    assert plain(path) in (b"-before\n", b"-before\n-" + b"x" * 100 + b"\n")
-
-
 def test_it_works_on_a_disk_of_another_kind() -> None:
     """A disk without descriptors and leases: every access uses the disk interface."""
     disk = CrashDisk()
@@ -92,35 +78,6 @@ def test_it_works_on_a_disk_of_another_kind() -> None:
     assert file.read(100, 0) == b"=a\n\\v=2 \n=b\n"
 
 
-def test_an_archive_survives_a_power_loss_at_every_step() -> None:
-    disk = CrashDisk()
-    disk.mkdir("/q")
-    before = b"=a\n-b\n=c\n"
-    file = disk.open("/q/jobs.tq", "new")
-    file.write(before)
-    file.sync()
-    file.close()
-    disk.mark("made")
-    with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
-        q.archive("/q/done.tq")
-    states = 0
-    for crash in disk.crash_states():
-        if not crash.marks:
-            continue
-        states += 1
-        data = crash.disk.open("/q/jobs.tq", "read").read(100, 0)
-        there = crash.disk.status("/q/done.tq")
-        done = crash.disk.open("/q/done.tq", "read").read(100, 0) if there is not None else b""
-        assert data in (before, b"-b\n"), data
-        if data == b"-b\n":
-            assert done == b"=a\n=c\n"
-        with TextQueue("/q/jobs.tq", disk=crash.disk, settle_s=0) as q:
-            q.archive("/q/done.tq")
-        done = crash.disk.open("/q/done.tq", "read").read(100, 0)
-        assert done == b"=a\n=c\n", "the next run takes up what this one left"
-    assert states > 5
-
-
 @pytest.mark.parametrize("variables", [[], [MUTEX]])
 @pytest.mark.parametrize("fail_at", range(1, 8))
 def test_a_claim_whose_end_failed_can_be_ended_again(tmp_path: Path, fail_at: int, variables: list[str]) -> None:
@@ -128,8 +85,7 @@ def test_a_claim_whose_end_failed_can_be_ended_again(tmp_path: Path, fail_at: in
     disk = FaultyDisk(OS, 0, "enospc")
     with TextQueue(path, disk=disk) as q:
         q.append("a", variables)
-        claim = q.take()
-        assert claim is not None
+        claim = taken(q)
         disk.fail_at = disk.calls + fail_at
         try:
             assert claim.done()
@@ -150,18 +106,15 @@ def test_a_message_whose_claim_failed_is_taken_again_by_this_process(
     with TextQueue(tmp_path / "jobs.tq", disk=disk) as q:
         q.append_many(["a", "b"], variables)
         if not first:  # an earlier claim prepares the next one
-            claim = q.take()
-            assert claim is not None
-            assert claim.done()
+            assert taken(q).done()
         before = plain(tmp_path / "jobs.tq")
         disk.fail_at = disk.calls + fail_at
         try:
-            claim = q.take()
+            claim = taken(q)
         except OSError:
             assert plain(tmp_path / "jobs.tq") == before
-            claim = q.take()
+            claim = taken(q)
         disk.fail_at = 0
-        assert claim is not None
         assert claim.message.value == ("a" if first else "b")
         assert not variables or claim.message["retries"] == "1"
 
@@ -187,8 +140,7 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b"], [MUTEX, "retries=2"])
         for _ in range(3):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.give_back()
         before, room = plain(path), path.with_name(".jobs.tq.log").stat().st_size
         assert room > len(before)
@@ -201,8 +153,7 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert plain(path) == before
-        claim = worker.take()
-        assert claim is not None
+        claim = taken(worker)
         assert (claim.message.value, claim.message["retries"]) == ("a", "1")
 
 
@@ -228,11 +179,9 @@ def test_a_full_disk_during_a_compaction_fails_no_claim(
         with TextQueue(path, disk=disk) as q, TextQueue(path) as other:
             q.append_many(values, [MUTEX])
             for value in values[:-1]:
-                claim = q.take()
-                assert claim is not None
+                claim = taken(q)
                 assert claim.message.value == value
-            last = other.take()
-            assert last is not None
+            last = taken(other)
             assert last.message.value == values[-1]
         if disk.failed is None:
             break

@@ -10,7 +10,7 @@ import pytest
 import sej
 from sej.errors import LeaseLostError
 from tests.queue.support import FakeClock
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, got, plain, said
 from textqueue import Claim, MessageMovedError, MessageStatus, TextQueue
 from textqueue.backend import TextWorkQueue
 
@@ -121,8 +121,7 @@ def test_get_next_delivers_a_message_whose_lease_has_ended(path: Path, clock: Fa
         take(q, 60)
         assert other.get_next() is None
         clock.move(60)
-        message = other.get_next()
-        assert message is not None
+        message = got(other)
         assert message.value == "a"
 
 
@@ -198,14 +197,13 @@ def test_a_stopped_worker_loses_its_message_and_changes_nothing_when_it_continue
             "print(claim.done(), [c.kind for c in q.conflicts], flush=True)"
         )
         with claim_elsewhere(path, script, "lease_s=0.05") as worker:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "a\n"
+            assert said(worker) == "a\n"
             _, status = os.waitpid(worker.pid, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
             while (claim := q.take()) is None:  # at most 50 ms
                 pass
             worker.send_signal(signal.SIGCONT)
-            assert worker.stdout.read() == "False ['lease']\n"
+            assert said(worker) == "False ['lease']\n"
         assert claim.done()
     assert plain(path).startswith(b"=a\n")
 

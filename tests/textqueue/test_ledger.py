@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.locks import process_host
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import lined, plain, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.reading.details import details, totals
 
@@ -53,8 +53,7 @@ def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, mo
     lines = [b"-m%03d\n" % n for n in range(700)]
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("held")
-        claim = other.take()
-        assert claim is not None
+        claim = taken(other)
         q.append_many([line[1:-1] for line in lines])
         for m in q.messages():
             if m.value != "held":

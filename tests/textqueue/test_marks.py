@@ -8,7 +8,7 @@ import pytest
 from sej.system.disk import OS
 from tests.crash.disk import FaultyDisk
 from tests.textqueue.claiming import lined, plain
-from textqueue import Message, NoSuchVariableError, TextQueue
+from textqueue import Message, TextQueue
 
 COUNT = 50
 LINES = [b"-message %02d\n" % n for n in range(COUNT)]
@@ -78,25 +78,3 @@ def test_a_failed_write_is_an_error_and_later_marks_succeed(path: Path, fail_at:
         assert disk.failed in ("write_at", "write")
         assert q.conflicts == []
     assert plain(path) == cleared(10)
-
-
-def test_variables_are_set_between_marks(path: Path) -> None:
-    path.write_bytes(lined(b"".join(line + b"\\step=  \n" for line in LINES)))
-    with TextQueue(path) as q:
-        messages = begun(q)
-        for message in messages[3:6]:
-            message["step"] = "1"
-            message.mark_as_cleared()
-        messages[6]["step"] = "2"
-        with pytest.raises(NoSuchVariableError):
-            messages[7].set_variable(3, "x")
-        stale = path.read_bytes()
-        messages[7]["step"] = "3"
-        messages[7].mark_as_cleared()
-        assert plain(path).startswith(b"=message 00\n\\step=  \n")
-        assert plain(path).count(b"\n=") == 6
-        assert plain(path).count(b"step=1 ") == 3
-        assert not q.conflicts
-        path.write_bytes(b"# a stale save\n" + stale)
-        assert [m.value for m in q.messages()][:2] == ["message 06", "message 08"]
-        assert [c.kind for c in q.conflicts] == ["reverted"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sej.system.disk import OS
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import got, lined, plain
 from textqueue import TextQueue
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import merge, save
@@ -121,8 +121,7 @@ def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_pa
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\reason=   \n-b\n")
     with TextQueue(path) as q:
-        message = q.get_next()
-        assert message is not None
+        message = got(q)
         message.mark_as_cleared()
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     new = b"-new\n-a\n\\reason=why\n-b\n"

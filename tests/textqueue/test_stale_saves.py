@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.textqueue.claiming import lined, plain, rewrite, taken
+from tests.textqueue.claiming import got, lined, plain, rewrite, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.claims.claim import Claim
 from textqueue.editing import reconcile
@@ -69,8 +69,7 @@ def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, 
     path.write_bytes(lined(b"-a\n\\v=0   \n-kept\n"))
     buffer = path.read_bytes()
     with TextQueue(path) as q:
-        message = q.get_next()
-        assert message is not None
+        message = got(q)
         message["v"] = "22"
         message.mark_as_cleared()
         assert q.archive(tmp_path / "old.tq") == 1
@@ -212,8 +211,7 @@ def test_a_compaction_keeps_the_epochs(path: Path) -> None:
         first.mark_as_cleared()
         rewrite(path, b"-b\n-d\n=a\n=a\n-e\n-f\n")
         for _ in range(20):
-            claim = q.take()
-            assert claim is not None
+            claim = taken(q)
             assert claim.give_back()
         ledger = q._inputs.sources[0].file.ledger
         lines = ledger.lines

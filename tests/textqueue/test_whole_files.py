@@ -148,53 +148,6 @@ def test_archive_moves_what_is_done_with_the_comments_above_it(tmp_path: Path) -
     assert plain(target).endswith(b"=h\n# about d and e\n=e\n!g\n")
 
 
-DIES = """
-import os, sys, textqueue
-from sej.system.disk import OsDisk
-
-class Dies(OsDisk):
-    def rename(self, source, target):
-        if str(target).endswith("jobs.tq"):
-            os._exit(9)
-        super().rename(source, target)
-
-textqueue.TextQueue(sys.argv[1], disk=Dies()).archive(sys.argv[2])
-"""
-
-
-def archive_and_die(path: Path, target: Path) -> None:
-    """Archive in another process, which dies before the queue file is replaced."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", DIES, str(path), str(target)], env=env, check=False).returncode == 9
-
-
-def test_an_interrupted_archive_run_is_not_repeated(tmp_path: Path) -> None:
-    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
-    path.write_bytes(lined(b"=a\n-b\n=c\n"))
-    target.write_bytes(b"=older")
-    archive_and_die(path, target)
-    assert plain(target) == b"=older\n=a\n=c\n"
-    with TextQueue(path) as q:
-        m = q.get_next()
-        assert m is not None
-        m.mark_as_cleared()
-        assert q.archive(target) == 3
-    assert (plain(path), plain(target)) == (b"", b"=older\n=a\n=b\n=c\n")
-    hidden = [".done.tq.lck", ".jobs.tq.lck", ".jobs.tq.log"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == [*hidden, "done.tq", "jobs.tq"]
-
-
-def test_bytes_written_after_an_interrupted_archive_run_are_kept(tmp_path: Path) -> None:
-    path, target = tmp_path / "jobs.tq", tmp_path / "done.tq"
-    path.write_bytes(lined(b"=a\n"))
-    archive_and_die(path, target)
-    with target.open("ab") as file:
-        file.write(b"# mine\n")
-    with TextQueue(path) as q:
-        assert q.archive(target) == 1
-    assert plain(target) == b"=a\n# mine\n=a\n"
-
-
 def test_a_link_to_a_queue_is_the_queue(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     path, link = tmp_path / "there" / "jobs.tq", tmp_path / "jobs.tq"
