@@ -52,7 +52,7 @@ from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import copy_rest, shifted, temporary_file
+from textqueue.editing.tq_file import ALL, copy_rest, shifted
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -69,6 +69,7 @@ from textqueue.ledger.sidecar import (
     real_path,
     replace_sidecar,
     sidecar_path,
+    temporary_file,
 )
 
 _COMMENT: Final = CONTROL_OF[MessageStatus.comment][0]
@@ -113,7 +114,7 @@ def runs(file: File) -> Iterator[list[Part]]:
 def write_rest(session: QueueFile, temporary: str, parts: Sequence[Part]) -> Token:
     """Write what remains without some parts into the temporary file, and return its state."""
     ledger, gone = session.ledger, _spans(parts)
-    with temporary_file(session.disk, temporary, session.file) as rest:
+    with temporary_file(session.disk, temporary, session.file.path, ALL) as rest:
         copy_rest(session.file, rest, 0, session.status.size, gone)
         if ledger.line_at >= 0:
             rest.write_at(NUMBER % (ledger.number + 1), shifted(ledger.line_at, gone))
@@ -443,7 +444,7 @@ def _split(source: Source, session: QueueFile, choose: Callable[[Part], str | No
 def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], temporary: Mapping[str, str]) -> None:
     """Write the new files under their temporary names, and sync them."""
     for target, parts in pieces.items():
-        with temporary_file(disk, temporary[target], file) as new:
+        with temporary_file(disk, temporary[target], file.path, ALL) as new:
             for _, raw in parts:
                 new.write(_ended(raw))
     for directory in {os.path.dirname(target) or "." for target in pieces}:

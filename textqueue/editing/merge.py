@@ -18,12 +18,12 @@ from typing import NamedTuple
 from sej.system.locks import end_file_lease
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import temporary_file
+from textqueue.editing.tq_file import ALL
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks, trimmed, value_of
 from textqueue.format.windows import token_of
-from textqueue.ledger.sidecar import sidecar_path
+from textqueue.ledger.sidecar import sidecar_path, temporary_file
 
 
 class Merged(NamedTuple):
@@ -104,6 +104,6 @@ def _replace(session: QueueFile, text: bytes) -> bool:
         mark, line, _ = line_for(text, session.ledger.number)
         text = mark + line + text[len(mark) :]
     temporary = sidecar_path(session.real_path, ".save")
-    with temporary_file(session.disk, temporary, session.file) as new:
+    with temporary_file(session.disk, temporary, session.file.path, ALL) as new:
         new.write(text)
     return session.swap(session.file, temporary, token_of(session.status))

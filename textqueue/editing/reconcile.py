@@ -52,22 +52,8 @@ from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.format.parser import digest, essence, value_of, variables_of
 from textqueue.format.windows import Token, placed, scan, scan_chunks, token_of, unknown
-from textqueue.ledger.log import (
-    APPENDED,
-    ARCHIVED,
-    CHANGES,
-    CLAIMS,
-    GIVEN_BACK,
-    IN_LEDGER,
-    IN_MUTEX,
-    REMOVED,
-    SET,
-    STATE,
-    TEXT,
-    Line,
-    Record,
-    text_owner,
-)
+from textqueue.ledger import log
+from textqueue.ledger.log import Line, Record
 
 _QUEUED: Final = ord("-")
 _TURN: Final = 64
@@ -104,7 +90,7 @@ def begin(queue: TqFile, file: File) -> Token:
         found += generations_in(window.data, window.position)
         for position, raw in placed(window.position, window.data) if b"@" in window.data else ():
             if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
-                claims.append(Record(IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
+                claims.append(Record(log.IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
     queue.ledger.start(claims, token, found[0] if found else Generation(-1, 0))
     return token
 
@@ -196,36 +182,38 @@ class _Redoing:
         epoch = layout = self._layout = 0
         # Appends that were reported as removed, and not appended again since, are not reported again.
         for record in queue.ledger.history():
-            if record.kind == STATE:
+            if record.kind == log.STATE:
                 layout += epoch != record.position and record.token[1] != last
                 epoch = record.position
             last = record.token[1]
             if record.number <= seen:
                 then, self._layout = last, layout
-            if record.kind in CLAIMS:
+            if record.kind in log.CLAIMS:
                 self._holders.add(record.holder)
-            elif record.kind == REMOVED:
-                same = [one for one in self._changes if one[1].kind == APPENDED and one[1].digest == record.digest]
+            elif record.kind == log.REMOVED:
+                same = [one for one in self._changes if one[1].kind == log.APPENDED and one[1].digest == record.digest]
                 if same:
                     self._changes.remove(same[0])
-            elif record.kind not in CHANGES:
+            elif record.kind not in log.CHANGES:
                 continue
-            elif (self._guessed and record.kind == APPENDED and epoch == queue.ledger.epoch) or record.number > seen:
+            elif (
+                self._guessed and record.kind == log.APPENDED and epoch == queue.ledger.epoch
+            ) or record.number > seen:
                 self._changes.append(((epoch, layout), record))
-            elif record.kind == APPENDED:
+            elif record.kind == log.APPENDED:
                 self._older[record.digest] += 1
-            elif record.kind == ARCHIVED:
+            elif record.kind == log.ARCHIVED:
                 self._older[record.digest] -= 1
         self._grown = size - then  # since the state that the buffer has
 
     def read(self, file: File) -> None:
         """Read the messages that changes or claims are about."""
         wanted = {record.digest for _, record in self._changes}
-        wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == SET}
+        wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == log.SET}
         wanted |= {record.digest for record in self._queue.ledger.claims.values()}
         for position, raw in scan_chunks(file) if wanted else ():
             if self._guessed and raw[0] in STATUS_OF:
-                self._texts.add(text_owner(raw))
+                self._texts.add(log.text_owner(raw))
             if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
                 self._by[name].append(_Message(position, raw))
 
@@ -256,7 +244,7 @@ class _Redoing:
         places = {record.position, record.position + grown}
         here = [one for one in self._by.get(record.digest, ()) if one.claim is None]
         free = [one for one in here if one.raw[0] == _QUEUED]
-        named = [one for one in free if record.kind == IN_MUTEX and holder_of(one.before) == record.holder]
+        named = [one for one in free if record.kind == log.IN_MUTEX and holder_of(one.before) == record.holder]
         if not named and (marked := [one for one in here if one.raw[0] != _QUEUED]):
             there = any(one.position in places for one in free)
             if not free or (not there and record.position >= 0 and any(one.position in places for one in marked)):
@@ -270,17 +258,17 @@ class _Redoing:
 
     def _redo(self, when: tuple[int, int], record: Record) -> None:
         kind, name = record.kind, record.digest
-        if kind == APPENDED:
+        if kind == log.APPENDED:
             self._older[name] += 1
             if len(self._by.get(name, ())) < self._older[name]:  # the messages of earlier appends are equal
                 self._older[name] -= 1
                 self._places[when[1], record.position, name] = None
-                self.removed.append((REMOVED, 0, name, record.owner))
-                text = unquote_to_bytes(record.owner.removeprefix(TEXT)).decode("utf-8", "replace")
+                self.removed.append((log.REMOVED, 0, name, record.owner))
+                text = unquote_to_bytes(record.owner.removeprefix(log.TEXT)).decode("utf-8", "replace")
                 self.reports.append(Conflict(self._queue.path, max(record.position, 0), text, "removed", _REMOVED))
-        elif kind == SET:
+        elif kind == log.SET:
             self._set(when, record)
-        elif kind == ARCHIVED:
+        elif kind == log.ARCHIVED:
             # A mark of a person has no number. Only a buffer without any number is certainly from before it.
             queued = b"" if self._has_number else b"-"
             message = self._changed(when, record, name, bytes([record.was]) + queued)
@@ -289,7 +277,7 @@ class _Redoing:
         else:
             message = self._changed(when, record, name, bytes([record.was, kind]))
             if message is not None:
-                message.changed = message.changed or message.raw[0] != kind or kind == GIVEN_BACK
+                message.changed = message.changed or message.raw[0] != kind or kind == log.GIVEN_BACK
                 message.raw[0] = kind
 
     def _changed(self, when: tuple[int, int], record: Record, name: bytes, statuses: bytes) -> _Message | None:
@@ -325,7 +313,7 @@ class _Redoing:
         here = self._by.get(name, [])
         if self._has_number:
             return here
-        appends = [one.number for _, one in self._changes if (one.kind, one.digest) == (APPENDED, name)]
+        appends = [one.number for _, one in self._changes if (one.kind, one.digest) == (log.APPENDED, name)]
         return here[: max(len(here) - sum(number > record.number for number in appends), 0)]
 
     def _set(self, when: tuple[int, int], record: Record) -> None:
@@ -351,7 +339,7 @@ class _Redoing:
             parts = (one.startswith(room.holder) or one.endswith(room.holder) for one in self._holders)
             if message.changed and (is_claim(room.holder) or any(parts)):  # an editor may have read a part of it
                 message.write(room.position, room.filled(b""))
-        elif claim.kind == IN_MUTEX and room.holder != claim.holder and room.fits(claim.holder):
+        elif claim.kind == log.IN_MUTEX and room.holder != claim.holder and room.fits(claim.holder):
             message.write(room.position, room.filled(claim.holder))
 
     def _report(self, message: _Message) -> None:
@@ -391,7 +379,7 @@ class _Redoing:
         for message in self._all():
             if (claim := message.claim) is not None:
                 raw = bytes(message.raw)
-                kind = IN_MUTEX if holder_of(raw) == claim.holder else IN_LEDGER
+                kind = log.IN_MUTEX if holder_of(raw) == claim.holder else log.IN_LEDGER
                 at = shifted(message.position, gone)
                 found.append(claim._replace(kind=kind, position=at, digest=digest(essence(raw))))
         return found

@@ -9,10 +9,8 @@ do not wait again for a while.
 from __future__ import annotations
 
 import bisect
-import contextlib
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from sej.system.disk import Disk, File
@@ -21,7 +19,7 @@ from sej.system.logs import WARNING, record
 from textqueue.format.parser import value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path
+from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path, temporary_file
 
 OnRevert = Literal["reapply", "deliver"]
 _FILE_LEASE_WAIT_S: Final = 0.02
@@ -31,6 +29,8 @@ _BACKOFF_MAX_S: Final = 1.0
 """After a failed wait: how long edits do not wait again. It doubles each time."""
 _PAUSE_S: Final = 0.000_2
 _BLOCK: Final = 1 << 20
+ALL: Final = 0o7777
+"""The mode of a new version of a queue file is that of the old one."""
 
 
 class Conflict(NamedTuple):
@@ -157,27 +157,11 @@ class TqFile:
             The new state; None if another program has changed the file.
         """
         temporary = sidecar_path(self.real_path, ".save")
-        with temporary_file(self.disk, temporary, file) as new:
+        with temporary_file(self.disk, temporary, file.path, ALL) as new:
             new.write(head[1])
             copy_rest(file, new, head[0], before[1], spans)
             after = token_of(new.status())
         return after if self.swap(file, temporary, before, strict=bool(head[1])) else None
-
-
-@contextlib.contextmanager
-def temporary_file(disk: Disk, path: str, like: File) -> Iterator[File]:
-    """Create a file that will be renamed, with the owner and mode of another one, so that no other user can read it.
-
-    At the end of the block it is synced.
-    """
-    disk.unlink(path)  # after a crash within a rename, both names may be one file
-    with disk.open(path, "temp") as new:
-        with contextlib.suppress(OSError, ValueError):
-            status = os.fstat(like.fileno())
-            os.fchmod(new.fileno(), status.st_mode & 0o7777)
-            os.fchown(new.fileno(), status.st_uid, status.st_gid)
-        yield new
-        new.sync()
 
 
 def copy(source: File, target: File, start: int, end: int) -> None:

@@ -31,7 +31,8 @@ import os
 import threading
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
@@ -126,21 +127,28 @@ def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:
 def replace_sidecar(disk: Disk, path: str, data: bytes, queue: str | None) -> None:
     """Replace a sidecar atomically. The new file gets the owner and mode of the queue file."""
     temporary = path + ".tmp"
-    disk.unlink(temporary)  # after a crash within a rename, both names may be one file, which must not be overwritten
-    with disk.open(temporary, "temp") as file:
-        if queue is not None:
-            copy_access(queue, file)
+    with temporary_file(disk, temporary, queue) as file:
         file.write(data)
-        file.sync()
     disk.rename(temporary, path)
 
 
-def copy_access(queue: str, file: File) -> None:
+@contextmanager
+def temporary_file(disk: Disk, path: str, queue: str | None, mode: int = 0o666) -> Iterator[File]:
+    """Create a file that will be renamed, with the owner and mode of a queue file. At the end it is synced."""
+    disk.unlink(path)  # after a crash within a rename, both names may be one file, which must not be overwritten
+    with disk.open(path, "temp") as file:
+        if queue is not None:
+            copy_access(queue, file, mode)
+        yield file
+        file.sync()
+
+
+def copy_access(queue: str, file: File, mode: int = 0o666) -> None:
     """Give a new file the owner, group and mode of a queue file, as far as the system permits."""
     with suppress(OSError, ValueError):  # ValueError: a file without a descriptor
         fd = file.fileno()
         status = os.stat(queue)
-        mode = status.st_mode & 0o666
+        mode &= status.st_mode
         if (os.fstat(fd).st_uid, os.fstat(fd).st_gid) != (status.st_uid, status.st_gid):
             try:
                 os.fchown(fd, status.st_uid, status.st_gid)
