@@ -73,3 +73,9 @@ def slower_than_a_tick() -> Iterator[None]:
         # They write whole messages, and would wait for the last one. test_settling.py tests the wait.
         patched.setitem(textqueue.TextQueue.__init__.__kwdefaults__ or {}, "settle_s", 0.0)
         yield
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A queue file that does not exist yet."""
+    return tmp_path / "jobs.tq"

@@ -88,8 +88,7 @@ def test_a_run_of_another_queue_after_one_that_died(paths: tuple[Path, Path, Pat
     second = b"=run backup\n=other\n" if equal else b"=b\n"
     assert plain(done) == b"=old\n" + second, "the run that died is undone"
     with TextQueue(a) as q:
-        m = got(q)
-        m.mark_as_cleared()
+        got(q).mark_as_cleared()
         assert q.archive(done) == 3
     assert plain(done) == b"=old\n" + second + b"=run backup\n=next\n=other\n"
     assert [file.name for file in done.parent.iterdir() if "incoming" in file.name or "archive" in file.name] == []

@@ -20,11 +20,6 @@ from textqueue.format.mutex import ROOM, is_alive, owner_text
 from textqueue.format.windows import Window, read_window
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 @pytest.mark.parametrize("variables", [[MUTEX], [], ["mutex=      "], ["MUTEX"]])
 def test_a_claimed_message_goes_to_no_other_worker(path: Path, variables: list[str]) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
@@ -95,8 +90,7 @@ def test_the_claim_of_a_dead_owner_is_taken_over_but_not_of_a_live_one(path: Pat
             assert q.get_next() is None
             owner.send_signal(signal.SIGKILL)
             owner.wait()
-            claim = taken(q)
-            assert claim.done()
+            assert taken(q).done()
     assert plain(path).startswith(b"=a\n")
 
 
@@ -143,8 +137,7 @@ def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch:
         assert q.take() is not None
         monkeypatch.setattr("textqueue.claims.claim.read_window", counting)
         for _ in range(10):
-            claim = taken(q)
-            claim.done()
+            taken(q).done()
     assert 1 <= len(reads) <= 10, "at most one window each"
     assert min(reads) >= 120_000
 
@@ -171,8 +164,7 @@ def test_retries_with_too_many_digits_are_not_counted(path: Path, variable: str)
         q.append("b")
         before = path.read_bytes()
         assert q.get_next() is not None
-        claim = taken(q)
-        claim.give_back()
+        taken(q).give_back()
     assert plain(path) == before
     assert all(problem.line == 4 for problem in check(path))
 
@@ -272,10 +264,8 @@ def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
             assert len(looks) == 1
             owner.kill()
             owner.wait()
-            claim = taken(q)
-            assert claim.message.value == "19", "that a worker died is seen a moment later"
-            dead = taken(q)
-            assert dead.message.value == "0", "or when no other message is free"
+            assert taken(q).message.value == "19", "that a worker died is seen a moment later"
+            assert taken(q).message.value == "0", "or when no other message is free"
 
 
 @pytest.mark.parametrize("hidden", [PermissionError, FileNotFoundError])

@@ -12,11 +12,6 @@ from textqueue import TextQueue
 from textqueue.format.windows import Window, read_window, scan
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables=[MUTEX])

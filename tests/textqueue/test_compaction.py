@@ -25,8 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def work(q: TextQueue, text: str, done: list[str]) -> None:
     q.append(text, [MUTEX] if len(done) % 2 else [])
-    claim = taken(q)
-    assert claim.done()
+    assert taken(q).done()
     done.append(text)
 
 
@@ -111,8 +110,7 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         q.append("taken and given back")  # a ledger of several epochs is reconciled instead
         monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: False)
         for _ in range(100):  # most of the ledger
-            claim = taken(q)
-            assert claim.give_back()
+            assert taken(q).give_back()
         before = dict(counts)
         monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: True)
         q.append("one more")

@@ -27,11 +27,6 @@ def git(*words: str, folder: Path) -> int:
     return subprocess.run(["git", *options, *words], cwd=folder, capture_output=True, check=False).returncode
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def refused(q: TextQueue, what: str) -> None:
     for take in (q.take, q.get_next):
         with pytest.raises(TextQueueError, match=what):

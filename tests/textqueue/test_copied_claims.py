@@ -16,11 +16,6 @@ _THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)
 _EMPTY = b"-a\n\\" + MUTEX.encode() + b"\n"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def _below(text: bytes) -> bytes:
     return text + text
 
@@ -101,8 +96,7 @@ def test_claims_survive_the_loss_of_the_ledger(path: Path) -> None:
         claims = [q.take(), q.take()]
         (path.parent / ".jobs.tq.log").unlink()
         with TextQueue(path) as other:
-            found = taken(other)
-            assert found.message.value == "b"
+            assert taken(other).message.value == "b"
             assert other.take() is None
             assert other.get_next() is None
         assert [claim and claim.done() for claim in claims] == [True, True]

@@ -16,11 +16,6 @@ from textqueue.format.parser import moment_ns
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
-@pytest.fixture
 def east() -> Iterator[None]:
     """The machine is one hour east of Greenwich."""
     with pytest.MonkeyPatch.context() as patched:

@@ -122,8 +122,7 @@ def test_the_batch_of_a_dead_drain_is_parsed_once(path: Path, tmp_path: Path, mo
         with sej.Writer(tmp_path / "j") as w:
             assert q.drain_to(w) == 50
         q.append("new")
-        claim = taken(q)
-        assert claim.message.value == "new"
+        assert taken(q).message.value == "new"
 
 
 class Remembering:

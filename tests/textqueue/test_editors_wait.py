@@ -58,8 +58,7 @@ def test_a_stale_save_is_reconciled_without_the_lease(path: Path, asked: list[bo
         for message in messages[:100]:
             message.mark_as_cleared()
         path.write_bytes(b"# note\n" + stale)
-        claim = taken(q)
-        assert claim.message.value == "job 000100"
+        assert taken(q).message.value == "job 000100"
         assert len(q.conflicts) == 100
     assert len(asked) > 2
     assert not any(asked)
@@ -113,8 +112,7 @@ def test_a_claim_after_many_done_messages_lets_an_editor_in(path: Path, monkeypa
 
     monkeypatch.setattr(claims, "read_window", read_window)
     with TextQueue(path) as q:
-        claim = taken(q)
-        assert claim.done()
+        assert taken(q).done()
     assert len(asked) > 3
     assert sum(asked) <= 1
 

@@ -284,8 +284,7 @@ def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(
             q.sync()
         q.sync()
         with path.open("rb"):  # only messages of this library are in doubt: each is proven, as for an edit
-            message = got(q)
-            message.mark_as_cleared()
+            got(q).mark_as_cleared()
             q.append("b")
             q.sync()
     assert plain(path) == b"=a\n-b\n"

@@ -19,11 +19,6 @@ END = pytest.mark.parametrize("end", [Claim.done, Claim.failed, Claim.give_up, C
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
-@pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
 
@@ -121,8 +116,7 @@ def test_get_next_delivers_a_message_whose_lease_has_ended(path: Path, clock: Fa
         take(q, 60)
         assert other.get_next() is None
         clock.move(60)
-        message = got(other)
-        assert message.value == "a"
+        assert got(other).value == "a"
 
 
 @VARIABLES

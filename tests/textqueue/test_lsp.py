@@ -268,8 +268,7 @@ def test_hover_tells_age_attempts_reason_and_last_change(path: Path) -> None:
         with TextQueue(path) as q:
             added = q.append("late", ["reason=" + " " * 20])
             added.mark_as_critical_error("no such order")
-            claim = taken(q)
-            assert claim.failed("timeout")
+            assert taken(q).failed("timeout")
         there = {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in path.parent.iterdir()}
         assert await editor.hover(2) == [
             "queued", "attempts left: 3", "in the file for at least N s", "last change: failed N s ago"

@@ -121,8 +121,7 @@ def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_pa
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\reason=   \n-b\n")
     with TextQueue(path) as q:
-        message = got(q)
-        message.mark_as_cleared()
+        got(q).mark_as_cleared()
     source = Source(str(path), disk=OS, settle_s=0, on_revert="reapply", conflicts=[])
     new = b"-new\n-a\n\\reason=why\n-b\n"
     assert save(source, b"-a\n\\reason=   \n-b\n", new) == [b"=a\n\\reason=   \n"]

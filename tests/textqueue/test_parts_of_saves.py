@@ -19,11 +19,6 @@ def without_limits() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 @contextmanager
 def saving(path: Path, data: bytes, at: int) -> Iterator[None]:
     """An editor writes the file in two steps. The block runs between them."""

@@ -16,11 +16,6 @@ from textqueue import MessageStatus, TextQueue
 from textqueue.format.windows import Window, read_window
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def drain(q: TextQueue) -> list[str]:
     found = []
     while (message := q.get_next()) is not None:
@@ -226,8 +221,7 @@ def test_each_of_very_many_messages_is_delivered_once(tmp_path: Path, marked: in
     path.write_bytes(b"".join(b"-%d\n" % n for n in range(count)))
     with TextQueue(path) as q:
         for _ in range(marked):
-            claim = taken(q)
-            claim.done()
+            taken(q).done()
         assert [m.raw for m in iter(q.get_next, None)] == [b"-%d\n" % n for n in range(marked, count)]
         path.write_bytes(b"-new\n" + path.read_bytes())
         assert [m.value for m in iter(q.get_next, None)] == ["new"]
@@ -358,8 +352,7 @@ def test_a_second_save_within_one_tick_of_the_clock_is_read(path: Path) -> None:
             assert q.get_next() is None
         path.write_bytes(b"-a\n")
         os.utime(path, ns=(later, later))
-        message = got(q)
-        assert message.value == "a"
+        assert got(q).value == "a"
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -12,11 +12,6 @@ from textqueue import TextQueue
 HOUR = 3600.0
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def taken(q: TextQueue) -> list[str]:
     """Return what a worker takes, without the wait for a message that may still grow."""
     return [claim.message.value for claim in iter(q._take_now, None)]

@@ -12,11 +12,6 @@ from textqueue.claims.claim import Claim
 from textqueue.editing import reconcile
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.tq"
-
-
 def finish(q: TextQueue) -> str:
     claim = taken(q)
     assert claim.done()
@@ -211,8 +206,7 @@ def test_a_compaction_keeps_the_epochs(path: Path) -> None:
         first.mark_as_cleared()
         rewrite(path, b"-b\n-d\n=a\n=a\n-e\n-f\n")
         for _ in range(20):
-            claim = taken(q)
-            assert claim.give_back()
+            assert taken(q).give_back()
         ledger = q._inputs.sources[0].file.ledger
         lines = ledger.lines
         ledger.compact()

@@ -206,8 +206,7 @@ def test_an_archive_within_the_queue_is_refused_before_anything_is_moved(tmp_pat
 def test_a_pattern_does_not_match_sidecars(tmp_path: Path) -> None:
     with TextQueue(tmp_path / "jobs.tq") as q:
         q.append_many(["a", "b"])
-        claim = taken(q)
-        claim.give_back()
+        taken(q).give_back()
     (tmp_path / "jobs.tq~").write_bytes(b"-old\n")
     for name in (
         "jobs.tq.drain",
@@ -298,8 +297,7 @@ def test_claims_survive_an_archive(tmp_path: Path) -> None:
         next(q.messages()).mark_as_cleared()
         claim = taken(q)
         assert other.archive(tmp_path / "done.tq") == 1
-        found = taken(other)
-        assert found.message.value == "c"
+        assert taken(other).message.value == "c"
         assert claim.done()
     assert plain(path) == b"=b\n-c\n"
 
