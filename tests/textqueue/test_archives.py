@@ -1,7 +1,6 @@
 """Several queues with one archive: a run that dies loses and repeats nothing, whichever queue is archived next."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,13 +110,6 @@ def test_a_run_that_died_in_a_directory_that_was_moved(
     archive(moved[1 - first], moved[2])
     assert plain(moved[2]) == b"=old\n" + b"=run backup\n=other\n" * 2
     assert [plain(path) for path in moved[:2]] == [b"-next\n"] * 2
-
-
-def copies(paths: tuple[Path, Path, Path]) -> list[Path]:
-    """Copy the directory of some files, and return the copies of the files."""
-    folder = paths[0].parent / "copied"
-    shutil.copytree(folder.parent, folder, ignore=shutil.ignore_patterns(folder.name))
-    return [folder / path.name for path in paths]
 
 
 @pytest.mark.parametrize("at", EVERY)

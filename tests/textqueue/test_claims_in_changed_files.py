@@ -12,18 +12,6 @@ from textqueue import TextQueue
 from textqueue.format.windows import Window, read_window, scan
 
 
-def test_a_claim_that_a_stale_buffer_blanked_is_written_again(path: Path) -> None:
-    with TextQueue(path) as q, TextQueue(path) as other:
-        q.append("a", variables=[MUTEX])
-        buffer = path.read_bytes()
-        claim = taken(q)
-        path.write_bytes(b"# hello\n" + buffer)
-        assert other.take() is None
-        assert [conflict.kind for conflict in other.conflicts] == ["claim"]
-        assert claim.done()
-    assert plain(path) == b"# hello\n" + buffer.replace(b"-a", b"=a")
-
-
 @pytest.mark.parametrize("mode", ["reapply", "deliver"])
 def test_a_stale_buffer_does_not_restore_an_ended_claim(path: Path, mode: Literal["reapply", "deliver"]) -> None:
     with TextQueue(path, on_revert=mode) as q, TextQueue(path, on_revert=mode) as other:

@@ -204,17 +204,3 @@ def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monke
         states += 1
         assert left_after_a_stale_save("/q/jobs.tq", crash.disk) == []
     assert states > 3
-
-
-@pytest.mark.usefixtures("small")
-def test_workers_try_no_compaction_that_would_remove_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[Ledger] = []
-    monkeypatch.setattr(Ledger, "compact", tried.append)
-    path = tmp_path / "jobs.tq"
-    path.write_text("".join(f"-{number}\n\\{MUTEX}\n" for number in range(100)))
-    with TextQueue(path) as q, TextQueue(path) as other:
-        for number in range(100):
-            message = (other if number % 10 < 5 else q).get_next()
-            assert message is not None
-            message.mark_as_cleared()
-    assert tried == []

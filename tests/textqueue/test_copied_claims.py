@@ -77,12 +77,12 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
         assert claim.done()
 
 
-@pytest.mark.parametrize("text", [b"-a\n\\mutex=bob\n", b"-a\n\\mutex=17@elsewhere/1234567\n"])
-def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, text: bytes) -> None:
+@pytest.mark.parametrize("holder", [b"bob", b"mine           ", b"17@elsewhere/1234567"])
+def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, holder: bytes) -> None:
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", [MUTEX])
         claim = taken(q)
-        path.write_bytes(path.read_bytes() + text)
+        path.write_bytes(path.read_bytes() + b"-a\n\\mutex=%s\n" % holder)
         assert other.take() is None
         assert other.get_next() is None
         assert claim.done()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from textqueue.format.grammar import CONTROLS, LINE, MessageStatus, Role
+from textqueue.format.grammar import CONTROLS, LINE, MessageStatus
 from textqueue.format.mutex import ROOM
 from textqueue.format.parser import Entry, parse
 from textqueue.lsp.document import VARIABLES
@@ -92,17 +92,3 @@ def test_vscode_marks_the_bytes_that_the_table_lacks_as_unknown() -> None:
     for byte in range(32, 127):
         known = any(control.byte == byte for control in CONTROLS)
         assert bool(re.match(vscode()["unknown"], chr(byte) + "x")) != known
-
-
-def test_one_control_character_continues_and_one_is_a_variable() -> None:
-    assert [control.role for control in CONTROLS].count(Role.continuation) == 1
-    assert [control.role for control in CONTROLS].count(Role.variable) == 1
-
-
-def test_the_extension_names_its_files() -> None:
-    package = json.loads((EDITORS / "vscode" / "package.json").read_text())
-    for grammar in package["contributes"]["grammars"]:
-        assert (EDITORS / "vscode" / grammar["path"]).exists()
-    for language in package["contributes"]["languages"]:
-        assert ".tq" in language["extensions"]
-        assert (EDITORS / "vscode" / language["configuration"]).exists()

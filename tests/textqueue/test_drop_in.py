@@ -114,23 +114,12 @@ def test_get_next_in_file_with_its_flags(example: Path) -> None:
     assert q.input_files == [str(example)]
 
 
-def test_names_that_scripts_import() -> None:
-    assert textqueue.QueueItem is textqueue.Message
-    assert {"TextQueue", "QueueItem", "MessageStatus"} <= set(textqueue.__all__)
-
-
-def test_a_variable_that_is_too_long_is_a_value_error_as_it_was(example: Path) -> None:
+def test_errors_are_also_those_of_the_published_package(example: Path) -> None:
     q = textqueue.TextQueue()
     q.add_input(example)
     *_, item = list(q.messages())
     with pytest.raises(ValueError, match="must be at most"):
         item.set_variable(0, "x" * 100)
-
-
-def test_a_missing_variable_is_an_index_error_and_a_key_error(example: Path) -> None:
-    q = textqueue.TextQueue()
-    q.add_input(example)
-    *_, item = list(q.messages())
     with pytest.raises(IndexError, match="the message has 5 variables, so variable 9 does not exist"):
         item.set_variable(9, "x")
     with pytest.raises(KeyError, match="no variable 'color'"):
@@ -147,9 +136,10 @@ def test_importing_warns_if_the_published_package_is_installed_too(tmp_path: Pat
     assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr == ""
 
 
-def test_the_names_are_also_in_the_module_of_the_published_package() -> None:
+def test_names_that_scripts_import() -> None:
     from textqueue import main
 
+    assert textqueue.QueueItem is textqueue.Message
     assert [getattr(textqueue, name) for name in main.__all__] == [getattr(main, name) for name in main.__all__]
 
 

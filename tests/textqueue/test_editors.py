@@ -197,6 +197,9 @@ def test_the_extension_of_vscode_is_complete() -> None:
     assert int.from_bytes(icon[16:20]) == int.from_bytes(icon[20:24]) == 128
     defaults = package["contributes"]["configurationDefaults"]["[textqueue]"]
     assert defaults["files.trimTrailingWhitespace"] is False
+    named = [one["path"] for one in package["contributes"]["grammars"]]
+    named += [one["configuration"] for one in package["contributes"]["languages"]]
+    assert all((folder / path).exists() for path in named)
     source = (folder / "extension.js").read_text()
     assert '"tq", "lsp"' in source
     node = shutil.which("node")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import OS
-from tests.crash.disk import CrashDisk, Fault, FaultyDisk
+from tests.crash.disk import Fault, FaultyDisk
 from tests.textqueue.claiming import plain, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger.log import Ledger
@@ -59,23 +59,6 @@ def test_whatever_call_fails_the_file_stays_whole(tmp_path: Path, fail_at: int, 
             m.mark_as_cleared()
         assert again.get_next() is None
         assert not [conflict for conflict in again.conflicts if conflict.kind == "collision"]
-
-
-def test_it_works_on_a_disk_of_another_kind() -> None:
-    """A disk without descriptors and leases: every access uses the disk interface."""
-    disk = CrashDisk()
-    disk.mkdir("/queues")
-    with TextQueue("/queues/jobs.tq", disk=disk, settle_s=0) as q:
-        m = q.append("a", ["v=1 "])
-        m["v"] = "2"
-        q.append("b")
-        m.mark_as_cleared()
-        with q.claim() as claimed:
-            assert claimed is not None
-            assert claimed.value == "b"
-        q.sync()
-    file = disk.open("/queues/jobs.tq", "read")
-    assert file.read(100, 0) == b"=a\n\\v=2 \n=b\n"
 
 
 @pytest.mark.parametrize("variables", [[], [MUTEX]])

@@ -69,7 +69,7 @@ class Leasing(RuleBasedStateMachine):
             self.status[text] = {"done": "=", "give_up": "!"}.get(how, "-")
 
     @precondition(lambda self: self.claims)
-    @rule(data=st.data(), lease_s=st.sampled_from([10.0, 30.0]))
+    @rule(data=st.data(), lease_s=st.sampled_from([10.0, 30.0, float("inf")]))
     def extend(self, data: st.DataObject, lease_s: float) -> None:
         claim = data.draw(st.sampled_from(self.claims))
         held = self._is_owner(claim)
@@ -106,7 +106,7 @@ class Leasing(RuleBasedStateMachine):
         assert there == self.status
 
     def _hold(self, claim: Claim, lease_s: float | None) -> None:
-        deadline = None if lease_s is None else self.clock.boot - 1 + span_ns(lease_s)
+        deadline = None if lease_s in (None, float("inf")) else self.clock.boot - 1 + span_ns(lease_s)
         self.owner[claim.message.value] = claim, deadline
 
     def _is_held(self, text: str) -> bool:

@@ -79,37 +79,6 @@ def test_a_late_worker_changes_nothing(
 
 
 @VARIABLES
-def test_a_worker_may_end_its_claim_after_the_deadline_if_no_other_took_it(
-    path: Path, clock: FakeClock, variables: list[str]
-) -> None:
-    with TextQueue(path, clock=clock) as q:
-        q.append("a", variables)
-        claim = take(q, 60)
-        clock.move(3600)
-        claim.message.mark_as_queued()  # the check of the claim alone: the status is the same
-        assert claim.done()
-        assert q.conflicts == []
-    assert plain(path).startswith(b"=a\n")
-
-
-@VARIABLES
-def test_a_lease_can_be_extended(path: Path, clock: FakeClock, variables: list[str]) -> None:
-    with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
-        q.append("a", variables)
-        claim = take(q, 60)
-        for _ in range(3):
-            clock.move(59)
-            assert claim.extend(60)
-        assert other.take() is None
-        clock.move(70)
-        assert claim.extend(60), "no other worker took it"
-        assert claim.extend(float("inf"))
-        clock.move(1e6)
-        assert other.take() is None
-        assert claim.done()
-
-
-@VARIABLES
 def test_get_next_delivers_a_message_whose_lease_has_ended(path: Path, clock: FakeClock, variables: list[str]) -> None:
     with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
         q.append("a", variables)

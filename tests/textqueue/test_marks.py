@@ -33,18 +33,6 @@ def cleared(count: int) -> bytes:
     return b"".join(b"=" + line[1:] for line in LINES[:count]) + b"".join(LINES[count:])
 
 
-def test_marks_in_a_row_are_in_the_file_and_in_the_ledger_when_they_return(path: Path) -> None:
-    with TextQueue(path) as q:
-        for number, message in enumerate(begun(q)[3:], 4):
-            message.mark_as_cleared()
-            assert plain(path) == cleared(number)
-            assert path.with_name(".jobs.tq.log").read_bytes().count(b"\n=") == number
-    with TextQueue(path) as other:
-        assert other.get_next() is None
-        other.append("x")
-        assert other.conflicts == []
-
-
 def test_threads_share_a_queue(path: Path) -> None:
     with TextQueue(path) as q:
         messages = begun(q)[3:]

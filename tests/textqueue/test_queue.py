@@ -63,13 +63,6 @@ def test_marking_while_reading_delivers_each_message_once(path: Path) -> None:
     assert plain(path) == b"".join(b"=%d\n" % n for n in range(5000))
 
 
-def test_mark_many_marks_all_under_one_lock(path: Path) -> None:
-    path.write_bytes(b"-a\n-a\n#n\n-b\n")
-    with TextQueue(path) as q:
-        q.mark_many(q.messages(), MessageStatus.cleared)
-    assert plain(path) == b"=a\n=a\n#n\n=b\n"
-
-
 def test_a_variable_is_written_in_its_space(path: Path) -> None:
     with TextQueue(path) as q:
         m = q.append("job", variables=["retries=10", "note=été    "])
@@ -207,11 +200,6 @@ def test_a_wrong_status_or_number_is_named(path: Path) -> None:
         with pytest.raises(IndexError, match="file_index must be below 1, the number of files, got 1"):
             q.get_next_in_file(1)
     assert plain(path) == b"-a\n"
-
-
-def test_all_is_exact() -> None:
-    assert sorted(textqueue.__all__) == list(textqueue.__all__)
-    assert {name for name in vars(textqueue) if name[0].isupper()} == {n for n in textqueue.__all__ if n[0].isupper()}
 
 
 @pytest.mark.parametrize("marked", [pytest.param(0, marks=pytest.mark.long), 1])

@@ -75,31 +75,6 @@ def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, 
     assert plain(path) == b"-kept\n"
 
 
-def finish_many(q: TextQueue, count: int) -> list[str]:
-    return [finish(q) for _ in range(count)]
-
-
-NUMBERED = b"".join(b"-m%d\n" % number for number in range(20))
-
-
-def test_marks_between_two_steps_of_a_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The buffer has the marks of its second half, and not the older ones of its first half."""
-    monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)  # however long an edit takes
-    path.write_bytes(NUMBERED)
-    with TextQueue(path) as q, TextQueue(path) as other:
-        done = finish_many(q, 3)
-        with path.open("rb", buffering=0) as editor:
-            buffer = editor.read(len(lined(b"")) + 30)
-            done += finish_many(q, 8)
-            buffer += editor.read()
-        done += finish_many(q, 2)
-        assert b"-m7\n" in buffer and b"=m10\n" in buffer
-        path.write_bytes(buffer)
-        assert waiting(other) == [f"m{number}" for number in range(13, 20)]
-        assert [conflict.text for conflict in other.conflicts] == ["m3", "m4", "m5", "m6", "m7", "m11", "m12"]
-    assert sorted(done) == sorted(f"m{number}" for number in range(13))
-
-
 def test_a_person_reopens_a_message_while_another_program_has_the_file_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
