@@ -168,22 +168,17 @@ def export(
     """
     _require(directory, name)
     three = _segmented(directory, name, three=three)
-    _report(_export(journals, directory, name, journal, reader if three else None, expired))
-
-
-def _export(
-    journals: JournalsLike, directory: Path, name: str, journal: Path, reader: str | None, expired: Expired
-) -> Moved:
-    """Export one queue of Kestrel 2, or one reader's items of Kestrel 3, and compare."""
 
     def read_back(offset: int) -> Iterable[MessageLike]:
         with journals.scanner(journal, offset) as messages:
             yield from messages
 
     with journals.writer(journal) as writer:
-        if reader is None:
-            return moving.export(directory, name, writer, expired=expired, read_back=read_back)
-        return segmented.export(directory, name, writer, reader=reader, expired=expired, read_back=read_back)
+        if three:
+            moved = segmented.export(directory, name, writer, reader=reader, expired=expired, read_back=read_back)
+        else:
+            moved = moving.export(directory, name, writer, expired=expired, read_back=read_back)
+    _report(moved)
 
 
 @app.command("import")

@@ -3,7 +3,7 @@
 =========================  ============================================================
 ``jobs.1321401903634``     a writer file; the order is by the first id in each
 ``jobs.read.indexer``      the reader file of ``indexer``; ``jobs.read.`` of the default reader
-``jobs~~read.indexer``     our log of commits since that file was written, see ``bookmarks``
+``jobs~~read.indexer``     our log of commits since that file was written, see ``journal``
 ``...~~...``               temporary; the originals delete all of them, of every queue, at opening
 ``archive~jobs.1321...``   a retired writer file
 =========================  ============================================================

@@ -106,9 +106,9 @@ class Contents:
         """
         storage, backlog = self.storage, self.backlog
         piece, position = storage.current, storage.size
-        operations = [
-            addx(data, now, expiry) if closes is None else continue_(closes, data, now, expiry) for data in items
-        ]
+        operations = [addx(data, now, expiry) for data in items]
+        if closes is not None:
+            operations = [continue_(closes, data, now, expiry) for data in items]
         self.tail.append(b"".join(operations))
         for operation, data in zip(operations, items, strict=True):
             backlog.place = (piece, position)
