@@ -213,7 +213,7 @@ class Backlog(Rows):
             adds.close()
 
     def reread(self) -> None:
-        """Read nothing ahead: damage was cut from the files, and other bytes come in its place."""
+        """Forget what was read ahead: a piece ends before its damage, and other bytes may come in its place."""
         adds = self._adds
         if adds is not None:
             self._adds = adds.copy()

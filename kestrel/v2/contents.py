@@ -89,7 +89,6 @@ class Contents:
                 self.tail.renewing.renew([piece.path for piece in storage.pieces])
             self.damage, self.growth.checkpoints = load(storage.files, backlog)
             storage.ready(self.damage)
-            backlog.reread()
             self.put_back(sorted(backlog.open, reverse=True) if put_back else [])
         except BaseException:
             self.end()

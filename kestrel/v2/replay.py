@@ -85,6 +85,7 @@ def load(pieces: Pieces, backlog: Backlog) -> tuple[list[Damage], list[Checkpoin
             damage.append(Damage(piece.path, piece.size, error.reason))
         finally:
             pieces.release(file)
+        backlog.reread()
         if backlog.behind and piece is not pieces.all[-1]:
             checkpoints.append(Checkpoint.of(piece, backlog))
     return damage, checkpoints

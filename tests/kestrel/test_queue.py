@@ -18,6 +18,7 @@ from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2 import format
+from kestrel.v2.codec import addx, removes
 from kestrel.v2.items import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
@@ -455,6 +456,16 @@ def test_what_is_put_after_a_cut_is_read_from_a_queue_longer_than_memory(tmp_pat
         queue.put_many([b"d", b"e"])
         found = [queue.get() for _ in range(3)]
     assert [item and item.data for item in found] == [b"c", b"d", b"e"]
+
+
+def test_a_queue_longer_than_memory_is_read_past_the_damage_of_an_older_file(tmp_path: Path) -> None:
+    """The replay read that file again before it found the damage, to fill the memory that its removes made free."""
+    items = b"".join(addx(b"%d" % number, 1) for number in range(9))
+    (tmp_path / "cars.5").write_bytes(items + removes(4) + bytes(50))
+    (tmp_path / "cars").write_bytes(addx(b"9", 1) + addx(b"10", 1) + removes(6))
+    with kestrel.Queue(tmp_path, "cars", max_memory_bytes=500) as queue:
+        assert [place.file for place in queue.damage] == ["cars.5"]
+        assert values(queue) == [b"10"]
 
 
 # --- libkestrel
