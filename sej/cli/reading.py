@@ -40,6 +40,7 @@ from sej.journal.directory import Directory, containing
 from sej.journal.gaps import read_gaps
 from sej.journal.recovery import find_damage
 from sej.journal.segment import SegmentReader
+from sej.journal.tier import Archived, readable
 from sej.journal.view import Journal, SegmentInfo
 from sej.message import FIRST, Message, Start
 from sej.system.disk import OS
@@ -205,11 +206,12 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
             click.echo(_line(segment, json=json))
         return
     offset = offset_at(journal, place)
-    segments = Directory(directory, OS).segments()
+    segments = readable(Directory(directory, OS), offset)
     at = containing(segments, offset)
     if at < 0 or offset >= journal.end_offset:
         _missing(journal, offset)
-    path = segments[at].path
+    found = segments[at]
+    path = found.address if isinstance(found, Archived) else found.path
     click.echo(jsonlib.dumps({"path": path, "first_offset": segments[at].first_offset}) if json else path)
 
 

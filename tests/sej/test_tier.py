@@ -119,6 +119,7 @@ def test_a_wrong_object_is_an_error_with_its_name(
 ) -> None:
     archive(journal, tmp_path / "tier")
     hurt = objects(journal)[1]
+    assert inside(monkeypatch, "file", journal, hurt.first_offset).out.decode() == f"{hurt.address}\n"
     copy = shutil.copy(hurt.path, tmp_path / "copy")
     if damage == "missing":
         os.unlink(hurt.path)
