@@ -25,6 +25,15 @@ class FormatError(SejError, ValueError):
     """A value does not fit the schema that was given for it."""
 
 
+class Fields(NamedTuple):
+    """Which fields of the values are columns: the arguments of :func:`pipeline.table` with these names."""
+
+    schema: str | None = None
+    format: str = "json"
+    definition: str | None = None
+    mode: str = "permissive"
+
+
 class Kind(NamedTuple):
     """What an option takes: a function that turns the text into a value, or raises ValueError; and what it expects."""
 

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from pipeline.columns import columns_of
-from pipeline.options import VALUE_FORMATS, OptionError
+from pipeline.options import VALUE_FORMATS, Fields, OptionError
 from sej.cli.shared.parameters import PATH
 from sej.errors import NotAJournalError, SejError
 from sej.system.disk import OS, replace_file
@@ -24,7 +24,7 @@ from sej.system.disk import OS, replace_file
 _NAME: Final = "schema.json"
 
 
-def kept_schema(paths: Sequence[str]) -> tuple[str, str, str | None] | None:
+def kept_schema(paths: Sequence[str]) -> Fields | None:
     """Return schema, format and definition that are kept in the first of these paths that has any; else None.
 
     Raises:
@@ -35,7 +35,7 @@ def kept_schema(paths: Sequence[str]) -> tuple[str, str, str | None] | None:
         try:
             with open(path, encoding="utf-8") as file:
                 found = json.load(file)
-            return found["schema"], found["format"], found["definition"]
+            return Fields(found["schema"], found["format"], found["definition"])
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (ValueError, KeyError, TypeError) as error:
@@ -45,7 +45,7 @@ def kept_schema(paths: Sequence[str]) -> tuple[str, str, str | None] | None:
     return None
 
 
-def keep_schema(directory: str, schema: str, form: str, definition: str | None, *, replace: bool = False) -> None:
+def keep_schema(directory: str, fields: Fields, *, replace: bool = False) -> None:
     """Keep a schema in a directory, durably.
 
     Raises:
@@ -57,21 +57,25 @@ def keep_schema(directory: str, schema: str, form: str, definition: str | None, 
 
     if not os.path.isdir(directory):
         raise NotAJournalError("expected a journal, or a directory of journals", path=directory)
-    columns = typed_columns(schema)
-    value_format(form, definition, "permissive", ("--format", "--definition"))
-    if definition is not None and os.path.isfile(definition):  # of Avro, which may be moved later
-        definition = Path(definition).read_text(encoding="utf-8")
+    columns = typed_columns(fields.schema or "")
+    value_format(fields, ("--format", "--definition"))
+    if fields.definition is not None and os.path.isfile(fields.definition):  # of Avro, which may be moved later
+        fields = fields._replace(definition=Path(fields.definition).read_text(encoding="utf-8"))
     before = None if replace else kept_schema([directory])
     if before is not None:
-        old = columns_of(before[0])
-        if before[1] != form or any(columns.get(name) != kind for name, kind in old.items()):
+        old = columns_of(before.schema or "")
+        if before.format != fields.format or any(columns.get(name) != kind for name, kind in old.items()):
             raise OptionError(
-                f"{directory} keeps {before[1]}: {before[0]}; a schema may only get new columns; pass --replace"
+                f"{directory} keeps {before.format}: {before.schema}; a schema may only get new columns; pass --replace"
                 " to change the existing ones"
             )
-    text = json.dumps({"schema": schema, "format": form, "definition": definition}, indent=1) + "\n"
+    text = json.dumps(_row(fields), indent=1) + "\n"
     path = os.path.join(directory, _NAME)
     replace_file(OS, f"{path}.{os.getpid()}.tmp", path, text.encode())
+
+
+def _row(fields: Fields) -> dict[str, str | None]:
+    return {"schema": fields.schema, "format": fields.format, "definition": fields.definition}
 
 
 @click.group("schema")
@@ -94,7 +98,7 @@ def set_(path: Path, columns: str, form: str, definition: str | None, replace: b
 
     Example: sej schema set orders 'id bigint, amount decimal(10,2), at timestamp'
     """
-    keep_schema(str(path), columns, form, definition, replace=replace)
+    keep_schema(str(path), Fields(columns, form, definition), replace=replace)
 
 
 @app.command("show")
@@ -108,11 +112,10 @@ def show(path: Path, as_json: bool) -> None:
     found = kept_schema([str(path)])
     if found is None:
         raise SejError("there is no schema here; `sej schema set` stores one", path=path)
-    schema, form, definition = found
     if as_json:
-        click.echo(json.dumps({"schema": schema, "format": form, "definition": definition}))
+        click.echo(json.dumps(_row(found)))
         return
-    click.echo(f"{form}: {schema}" + (f"\n{definition}" if definition is not None else ""))
+    click.echo(f"{found.format}: {found.schema}" + (f"\n{found.definition}" if found.definition is not None else ""))
 
 
 @app.command("remove")

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from pipeline.columns import SEJ, columns_of
 from pipeline.needs import needed
-from pipeline.options import FormatError, OptionError, Options
+from pipeline.options import Fields, FormatError, OptionError, Options
 
 BAD: Final = "bad_value"
 """The column with the bytes of a value that does not fit; null in other rows."""
@@ -107,20 +107,18 @@ class ValueFormat(NamedTuple):
         )
 
 
-def value_format(form: str, definition: str | None, mode: str, names: tuple[str, str]) -> ValueFormat:
+def value_format(fields: Fields, names: tuple[str, str]) -> ValueFormat:
     """Return how values become columns, with the files of the definition read.
 
     Args:
-        form: the format.
-        definition: of Avro, the schema that the values were written with, as JSON or a file; of Protocol Buffers
-            ``FILE:MESSAGE``, with a file as ``protoc --include_imports --descriptor_set_out=FILE`` writes it.
-        mode: as in :class:`ValueFormat`.
-        names: what the caller calls ``form`` and ``definition``.
+        fields: format, definition and mode; the schema is not used.
+        names: what the caller calls format and definition.
 
     Raises:
         OptionError: the definition is missing or wrong.
         ModuleNotFoundError: the library for the format is not installed.
     """
+    form, definition = fields.format, fields.definition
     expected = {"avro": "an Avro schema, as JSON or a file", "protobuf": "FILE:MESSAGE, of a descriptor set"}.get(form)
     if (definition is None) != (expected is None):
         raise OptionError(
@@ -131,7 +129,7 @@ def value_format(form: str, definition: str | None, mode: str, names: tuple[str,
         given, _, message = given.rpartition(":")
     is_file = form == "protobuf" or (form == "avro" and os.path.isfile(given))
     content = Path(given).read_bytes() if is_file else given.encode()
-    found = ValueFormat(form, content, message, mode)
+    found = ValueFormat(form, content, message, fields.mode)
     try:
         _FORMATS[form](found)
     except _UNFIT as error:
@@ -143,8 +141,8 @@ def values_of(options: Options) -> ValueFormat | None:
     """Return how values become columns by the options of a source; None: they do not."""
     if options["valueFormat"] is None:
         return None
-    names = ("valueFormat", "valueDefinition")
-    return value_format(options["valueFormat"], options["valueDefinition"], options["valueMode"], names)
+    fields = Fields(None, options["valueFormat"], options["valueDefinition"], options["valueMode"])
+    return value_format(fields, ("valueFormat", "valueDefinition"))
 
 
 def typed_columns(schema: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.columns import arrow_schema, check_names
 from pipeline.connection import RETRY_S
-from pipeline.options import OptionError
+from pipeline.options import Fields, OptionError
 from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Follower, Root
 from pipeline.reading.progress import start_in
@@ -458,7 +458,7 @@ def follow(
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":
             raise OptionError(f"{path} is {kind}; only journals can be followed, use pipeline.table")
-    way = with_values(way, given, schema, format, definition, mode)
+    way = with_values(way, given, Fields(schema, format, definition, mode))
     names = list(way.columns) if columns is None else check_names(columns, way.columns)
     selection = Selection(bounds_of(start, None), conditions_of(where, way.columns))
     settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)

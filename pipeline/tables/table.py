@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.columns import SEJ, arrow_schema, check_names
 from pipeline.connection import Remote
 from pipeline.needs import needed
-from pipeline.options import VALUE_FORMATS, VALUE_MODES, OptionError
+from pipeline.options import VALUE_FORMATS, VALUE_MODES, Fields, OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Chosen, Condition, narrow
 from pipeline.reading.discovery import Slice, discover, layout_of, matcher, name_several, roots_of
@@ -471,7 +471,7 @@ def table(
     way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
     bounds = bounds_of(start, end)
     given = paths_of(paths, way.remote)
-    way = with_values(way, given, schema, format, definition, mode)
+    way = with_values(way, given, Fields(schema, format, definition, mode))
     source = _source(given, way, bounded=bool(bounds))
     names = list(source.columns) if columns is None else check_names(columns, source.columns)
     return Table(source, names, Selection(bounds, conditions_of(where, source.columns)))
@@ -496,30 +496,23 @@ def read_options_of(
     return ReadOptions(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
 
 
-def with_values(
-    way: ReadOptions, paths: Sequence[str], schema: str | None, form: str, definition: str | None, mode: str
-) -> ReadOptions:
+def with_values(way: ReadOptions, paths: Sequence[str], fields: Fields) -> ReadOptions:
     """Return the way with the columns of the paths and of the values: those given, or kept in the first of the paths.
 
     If several roots are read, there is a column that says which.
     """
-    require(
-        schema=(schema, optional(TEXT)),
-        format=(form, one_of(VALUE_FORMATS)),
-        definition=(definition, optional(TEXT)),
-        mode=(mode, one_of(VALUE_MODES)),
-    )
+    kinds = (optional(TEXT), one_of(VALUE_FORMATS), optional(TEXT), one_of(VALUE_MODES))
+    require(**{name: (value, kind) for name, value, kind in zip(Fields._fields, fields, kinds, strict=True)})
     if way.remote is None and name_several(paths):
         way = way._replace(columns=SEJ)
-    if schema is None:
-        roots = [root for path in paths for root in roots_of(path)] if way.remote is None else []
-        kept = kept_schema([*paths, *roots]) if way.remote is None else None
-        if kept is None:
-            return way
-        schema, form, definition = kept
-    values = value_format(form, definition, mode, ("format", "definition"))
-    bad = {BAD: "binary"} if mode == "permissive" else {}
-    return way._replace(values=values, columns={**way.columns, **typed_columns(schema), **bad})
+    if fields.schema is None and way.remote is None:
+        kept = kept_schema([*paths, *(root for path in paths for root in roots_of(path))])
+        fields = fields if kept is None else kept._replace(mode=fields.mode)
+    if fields.schema is None:
+        return way
+    values = value_format(fields, ("format", "definition"))
+    bad = {BAD: "binary"} if fields.mode == "permissive" else {}
+    return way._replace(values=values, columns={**way.columns, **typed_columns(fields.schema), **bad})
 
 
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:

@@ -25,6 +25,7 @@ import pipeline
 import sej
 import shard
 from hub.wire import Server
+from pipeline.options import Fields
 from pipeline.schemas import keep_schema
 from tests.cli.inside import Done, inside
 
@@ -301,7 +302,7 @@ def test_a_schema_of_a_hubs_root_and_of_shards(tmp_path: Path) -> None:
     with shard.Writer(shard.Path(tmp_path / "shards", prefix="orders", bits=1)) as writer:
         writer.append(b'{"id": 6}')
     for name in ("hub", "shards"):
-        keep_schema(str(tmp_path / name), "id bigint", "json", None)
+        keep_schema(str(tmp_path / name), Fields("id bigint"))
     hub.Store(tmp_path / "hub").close()
     with shard.Writer(shard.Path(tmp_path / "shards", prefix="orders", bits=1)) as writer:
         writer.append(b'{"id": 7}')
