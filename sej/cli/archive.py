@@ -39,7 +39,8 @@ def archive() -> None:
 @_JOURNALS
 @click.option("--to", help="A directory, or a URL as s3://bucket/path, gs:// or az://; default: as before.")
 @click.option("--keep", type=SIZE, default="0", show_default=True, help="Leave so many bytes in the journal.")
-def move(journals: tuple[Path, ...], to: str | None, keep: int) -> None:
+@click.option("--accept-gaps", is_flag=True, help="Record messages that were deleted before as a gap.")
+def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: bool) -> None:
     """Move the messages of complete segments; those that a reader needs stay in the journal too.
 
     Each run moves what is new. `sej clean` waits for the reader `cold-tier`, which this command is. The Go SEJ
@@ -50,7 +51,7 @@ def move(journals: tuple[Path, ...], to: str | None, keep: int) -> None:
     from sej.reading.archiving import archive as run
 
     for directory in journals:
-        moved = run(directory, to, keep_bytes=keep)
+        moved = run(directory, to, keep_bytes=keep, accept_gaps=accept_gaps)
         removed = counted(len(moved.removed), "segment")
         click.echo(f"{directory}: {counted(moved.messages, 'message')} moved, {removed} removed here")
 

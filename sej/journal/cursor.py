@@ -43,7 +43,7 @@ from sej.journal.reader_limits import why_removed
 from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
-from sej.journal.tier import fetched, readable
+from sej.journal.tier import Archived, fetched, readable
 from sej.message import Message
 from sej.system.disk import Disk
 
@@ -57,6 +57,11 @@ _SETTLED_NS: Final = 1_000_000_000
 _TICK_NS: Final = 50_000_000
 _COARSE_TICK_NS: Final = 3_000_000_000
 """Changes of a directory within this time may have one timestamp, a whole second on some file systems."""
+
+
+def _recording(segment: Segment | None) -> str:
+    """Return the command that records the gap after a segment."""
+    return "archive move --accept-gaps" if isinstance(segment, Archived) else "repair"
 
 
 class _Plan(NamedTuple):
@@ -501,7 +506,7 @@ class Cursor:
         else:
             error = OffsetGapError(
                 f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the next"
-                f" one starts with {following}; `sej repair` records the gap",
+                f" one starts with {following}; `sej {_recording(self._segment)}` records the gap",
                 path=reader.path,
                 position=reader.position,
                 offset=due,

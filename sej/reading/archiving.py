@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from sej.checks import COUNT, DISK, PATH, optional, require
+from sej.checks import COUNT, DISK, FLAG, PATH, optional, require
 from sej.codec import columns
-from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, SejError
+from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment
+from sej.journal.gaps import Gap, gap_at, record_gap
 from sej.journal.identity import journal_id
 from sej.journal.retention import Retention, clean, readers_lock
 from sej.journal.tier import Archived, Listed, Tier, fetched
@@ -35,6 +36,7 @@ from sej.system.paths import absolute_path
 
 READER: Final = "cold-tier"
 """The name of the reader."""
+_DELETED: Final = "deleted before they were archived, by a limit for readers or in spite of this one"
 _CHUNK_BYTES: Final = 1 << 20
 
 
@@ -53,7 +55,12 @@ class Moved(NamedTuple):
 
 
 def archive(
-    path: str | os.PathLike[str], to: str | os.PathLike[str] | None, *, keep_bytes: int = 0, disk: Disk = OS
+    path: str | os.PathLike[str],
+    to: str | os.PathLike[str] | None,
+    *,
+    keep_bytes: int = 0,
+    accept_gaps: bool = False,
+    disk: Disk = OS,
 ) -> Moved:
     """Move the messages of complete segments into the journal's tier; those that a reader needs stay in ``jnl/`` too.
 
@@ -61,15 +68,16 @@ def archive(
         path: the SEJ directory.
         to: a directory, or a URL such as ``s3://bucket/journals``; None: as before. The journal gets a directory there.
         keep_bytes: leave so many bytes in ``jnl/``, as ``sej clean --max-bytes`` does.
+        accept_gaps: record a gap if messages were deleted before they were archived, by a limit for readers.
         disk: the disk.
 
     Raises:
         SejError: ``to`` is missing, or another place than before.
         LockedError: another process archives this journal.
-        CorruptionError: messages are damaged, or an object is not what was written; OffsetTooSmallError: they were
-            deleted.
+        CorruptionError: messages are damaged, or an object is not what was written.
+        OffsetTooSmallError: messages were deleted before they were archived, and accept_gaps is not set.
     """
-    require(to=(to, optional(PATH)), keep_bytes=(keep_bytes, COUNT), disk=(disk, DISK))
+    require(to=(to, optional(PATH)), keep_bytes=(keep_bytes, COUNT), accept_gaps=(accept_gaps, FLAG), disk=(disk, DISK))
     directory = Directory(path, disk)
     directory.require()
     tier = _tier(directory, None if to is None else os.fspath(to))
@@ -77,6 +85,8 @@ def archive(
         segments = directory.segments()
         start = tier.objects[-1].next_offset if tier.objects else segments[0].first_offset if segments else 0
         stop = segments[-1].first_offset if segments else 0
+        if segments and start < segments[0].first_offset and gap_at(directory, start) is None:
+            _accept(directory, Gap(start, segments[0].first_offset, _DELETED), accept_gaps=accept_gaps)
         done: list[Listed] = []
         with closing(Cursor(directory, start, verify=True)) as cursor:
             for listed in _written(cursor, tier, segments, stop):
@@ -86,6 +96,19 @@ def archive(
             kept.commit(max(kept.value, min(cursor.due, stop)))
         removed = clean(directory, Retention(max_bytes=keep_bytes))
     return Moved(sum(each.next_offset - each.first_offset for each in done), len(done), removed)
+
+
+def _accept(directory: Directory, gap: Gap, *, accept_gaps: bool) -> None:
+    """Record messages that were deleted, if that is accepted."""
+    if not accept_gaps:
+        raise OffsetTooSmallError(
+            f"messages {gap.start} to {gap.stop - 1} were {_DELETED}; `sej archive move --accept-gaps` records the gap"
+            " and continues after it",
+            first_available=gap.stop,
+            path=directory.path,
+            offset=gap.start,
+        )
+    record_gap(directory, gap)
 
 
 def restore(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[str]:

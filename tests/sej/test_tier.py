@@ -103,6 +103,23 @@ def test_retention_waits_for_the_tier_and_never_removes_what_is_not_in_it(journa
     assert offsets(journal) == list(range(2 * COUNT))
 
 
+def test_messages_that_retention_removed_in_spite_of_the_tier_are_a_gap(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(journal, tmp_path / "tier")
+    first = sej.Journal(journal).segments[0].first_offset
+    fill(journal, COUNT)
+    assert sej.Journal(journal).clean(max_bytes=0, ignore_readers=["cold-tier"])
+    begin = sej.Journal(journal).segments[0].first_offset
+    with sej.Scanner(journal) as scanner, pytest.raises(sej.OffsetGapError, match="archive move --accept-gaps"):
+        list(scanner)
+    refused = inside(monkeypatch, "archive", journal)
+    assert refused.code == 4 and f"messages {first} to {begin - 1} were deleted" in refused.err
+    assert inside(monkeypatch, "archive", "--accept-gaps", journal).code == 0
+    assert offsets(journal) == [*range(first), *range(begin, 2 * COUNT)]
+    assert inside(monkeypatch, "archive", journal).code == 0
+
+
 def test_restored_segments_are_the_old_ones(journal: Path, tier: str, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()}
     archive(journal, tier)
@@ -119,7 +136,7 @@ def test_a_wrong_object_is_an_error_with_its_name(
 ) -> None:
     archive(journal, tmp_path / "tier")
     hurt = objects(journal)[1]
-    assert inside(monkeypatch, "file", journal, hurt.first_offset).out.decode() == f"{hurt.address}\n"
+    assert inside(monkeypatch, "file", journal, str(hurt.first_offset)).out.decode() == f"{hurt.address}\n"
     copy = shutil.copy(hurt.path, tmp_path / "copy")
     if damage == "missing":
         os.unlink(hurt.path)
