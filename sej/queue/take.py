@@ -169,7 +169,7 @@ class Taker:
                     raise
                 self.core.close_readers()  # reopened at their next use
                 break
-        if self._limit.interval_ns and found:
+        if self._limited and found and self._limit.interval_ns:
             log.append(records.RATE(self._limit.spent(len(found), log.state.full_at_ns.get(0, 0), now)))
         return found
 

@@ -378,6 +378,7 @@ class WorkQueue(ABC):
     name: str
     can: ClassVar[frozenset[str]]
     _instead: ClassVar[str] = ""
+    _waited = False
     serializer: Serializer | None = None
 
     # --- implemented by a backend
@@ -771,13 +772,18 @@ class WorkQueue(ABC):
             return found
         deadline = None if timeout is None else time.monotonic() + timeout
         watches = self._watches()
-        while not (found := self._take(n, max_bytes)):
+        if not self._waited:  # what came before there were watches is not reported
+            self._waited = True
+            found = self._take(n, max_bytes)
+        while not found:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 break
             due = self._due_s()
             limit = due if left is None else left if due is None else min(left, due)
-            wait_any(watches, limit)
+            if not wait_any(watches, limit) and limit == left:
+                break  # nothing has changed
+            found = self._take(n, max_bytes)
         return found
 
     @contextmanager
