@@ -42,10 +42,8 @@ class SejBroker(Broker):
         ...     print("sent to", to)
         >>> _ = send.send("alice")
         >>> worker = dramatiq.Worker(broker, worker_timeout=100)
-        >>> worker.start()
+        >>> worker.start(); broker.join("mail"); worker.stop()
         sent to alice
-        >>> broker.join("mail")
-        >>> worker.stop()
         >>> broker.close()
     """
 
