@@ -109,8 +109,8 @@ class _Server(uvicorn.Server):
 def _listening(host: str, port: int) -> socket.socket:
     found: socket.socket | None = None
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)  # named, or asyncio sets no TCP_NODELAY: 40 ms for each answer
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen()

@@ -24,7 +24,7 @@ import ssl
 import threading
 import time
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -232,12 +232,12 @@ class HttpServer:
         self._callers: set[Caller] = set()
         self._held = 0
         journal = "/journals/{client}/{journal}"
-        routes = [
-            Route(journal, _Endpoint(self, self._put), methods=["POST"]),
-            Route(journal, _Endpoint(self, self._get), methods=["GET"]),
-            Route(f"{journal}/events", _Endpoint(self, self._follow), methods=["GET"]),
-            Route(f"{journal}/readers/{{reader}}", _Endpoint(self, self._hold), methods=["POST"]),
-        ]
+        calls: dict[str, dict[str, _Call]] = {
+            journal: {"GET": self._get, "POST": self._put},
+            f"{journal}/events": {"GET": self._follow},
+            f"{journal}/readers/{{reader}}": {"POST": self._hold},
+        }
+        routes = [Route(path, _Endpoint(self, each), methods=list(each)) for path, each in calls.items()]
         for route in routes:
             (route.methods or set()).discard("HEAD")
         self._listener = Listener(host.strip("[]"), int(port), "hub-http")
@@ -264,7 +264,9 @@ class HttpServer:
         caller = Caller(request)
         self._callers.add(caller)
         try:
-            response = Response(status_code=400)  # if the caller has gone
+            response = Response(
+                status_code=503, headers={"retry-after": "1"}
+            )  # if the hub stops, or the caller has gone
             try:
                 with self._service.guard.answering(caller):  # type: ignore[arg-type]
                     self._require_own_site(request)
@@ -396,12 +398,12 @@ class HttpServer:
 class _Endpoint:
     """One address, as an ASGI application."""
 
-    def __init__(self, server: HttpServer, call: _Call) -> None:
+    def __init__(self, server: HttpServer, calls: Mapping[str, _Call]) -> None:
         self._server = server
-        self._call = call
+        self._calls = calls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._server.answer(self._call, scope, receive, send)
+        await self._server.answer(self._calls[scope["method"]], scope, receive, send)
 
 
 class _Pieces(Response):
