@@ -21,7 +21,7 @@ import pytest
 
 import hub
 import sej
-from hub.http import HttpServer
+from hub.http import HttpServer, _Protocol
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
 from tests.forking import Piped
@@ -254,6 +254,21 @@ def test_a_hub_without_tokens_refuses_what_a_browser_sends_for_another_site(
     assert served.store.sources() == []
 
 
+def test_an_answer_does_not_wait_for_an_acknowledgement(
+    tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    made = _Protocol.connection_made
+
+    def noting(protocol: _Protocol, transport: Any) -> None:
+        made(protocol, transport)
+        found.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(_Protocol, "connection_made", noting)
+    assert Served(tmp_path, stack).put("a")[0] == 200
+    assert found == [1]
+
+
 def test_a_reader_is_held_renewed_and_committed(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     served = Served(tmp_path, stack)
     served.put("a", "b")
@@ -337,6 +352,19 @@ def test_readers_that_do_not_read_hold_bounded_memory_and_are_cut_if_others_wait
     until(lambda: served.server.counts().stalled)
     assert served.server.counts().answer_peak_bytes <= 1 << 23
     assert served.put("a")[0] == 200
+
+
+def test_a_request_that_waits_when_the_hub_stops_may_be_repeated(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    served = Served(tmp_path, stack, answer_bytes=1 << 20, stall_s=60.0, wait_s=60.0)
+    served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"x" * (1 << 24))])  # more than the sockets hold
+    slow = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", served.port))))
+    slow.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    until(lambda: served.server.counts().answer_bytes)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.ask, "GET", ORDERS)
+        until(lambda: served.server.counts().answers_waiting)
+        served.http.close()
+        assert waiting.result() == (503, None)
 
 
 def test_requests_hold_bounded_memory_and_must_come(
