@@ -36,7 +36,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import Disk, File, Status
+from sej.system.disk import Disk, File, read_small
 from sej.system.paths import absolute_name
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.errors import FileInUseError, TextQueueError
@@ -349,12 +349,12 @@ def read_intent(disk: Disk, path: str) -> Intent:
 
 
 class InTransit:
-    """The messages in the open drain of a queue. The file is read if it has changed."""
+    """The messages in the open drain of a queue. The file is read for each answer, and parsed if it has changed."""
 
     def __init__(self, disk: Disk) -> None:
         """Take the disk; nothing is read yet."""
         self._disk = disk
-        self._status: Status | None = None
+        self._data: bytes | None = None
         self._names: frozenset[bytes] = frozenset()
 
     def has(self, path: str, raw: bytes) -> bool:
@@ -363,8 +363,11 @@ class InTransit:
         Raises:
             TextQueueError: the file is damaged.
         """
-        status = self._disk.status(path)
-        if status != self._status:
+        try:
+            data = read_small(self._disk, path, _INTENT_BYTES)
+        except FileNotFoundError:
+            data = None
+        if data != self._data:  # two notes within a tick of the clock may have one inode, size and time
             self._names = frozenset(map(essence, read_intent(self._disk, path).raws))
-            self._status = status
+            self._data = data
         return bool(self._names) and essence(raw) in self._names
