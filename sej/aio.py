@@ -54,11 +54,18 @@ class _Closes(Protocol):
 _Opened = TypeVar("_Opened", bound=_Closes)
 
 
+def _thread(name: str) -> ThreadPoolExecutor:
+    """Return a thread for what waits for messages: many that wait would use up the loop's own threads."""
+    return ThreadPoolExecutor(1, f"sej-{name}")
+
+
 async def _arrived(directory: Directory, timeout: float | None) -> bool:
     """Wait until a journal exists, in a thread; return False if it was there already."""
     stop = threading.Event()
     wait = partial(wait_for_journal, directory, timeout, stop.is_set)
-    waiting = asyncio.get_running_loop().run_in_executor(None, wait)
+    thread = _thread("arrival")
+    waiting = asyncio.get_running_loop().run_in_executor(thread, wait)
+    thread.shutdown(wait=False)
     try:
         return bool(await asyncio.shield(waiting))
     except asyncio.CancelledError:
@@ -84,6 +91,7 @@ class Scanner:
         waits = options.pop("wait", False)
         self._open = partial(sej.reading.scanner.Scanner, path, timeout=timeout, **options)
         self._scanner = None if waits else self._open(offset=offset)
+        self._thread = _thread("scanner")
 
     @property
     def scanner(self) -> sej.reading.scanner.Scanner:
@@ -121,7 +129,7 @@ class Scanner:
 
     async def _read_ahead(self, max_messages: int, timeout: Seconds | Start | None) -> bool:
         read_ahead = partial(self.scanner.prefetch, max_messages, timeout)
-        waiting = asyncio.get_running_loop().run_in_executor(None, read_ahead)
+        waiting = asyncio.get_running_loop().run_in_executor(self._thread, read_ahead)
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
@@ -152,6 +160,7 @@ class Scanner:
 
     async def close(self) -> None:
         """Close the scanner."""
+        self._thread.shutdown(wait=False)
         if self._scanner is not None:
             await asyncio.to_thread(self._scanner.close)
 
@@ -430,7 +439,7 @@ class Consumer:
         """Handle messages in batches, like :meth:`sej.Consumer.run_batches`; errors as :meth:`run`."""
         CALLABLE("handler", handler)
         calls = _Calls()
-        thread = ThreadPoolExecutor(1, "sej-consumer")  # its own: many consumers would use up the shared ones
+        thread = _thread("consumer")
         run = partial(self.consumer.run_batches, calls.from_thread, batch_messages=batch_messages, timeout=timeout)
         running = asyncio.get_running_loop().run_in_executor(thread, run)
         thread.shutdown(wait=False)

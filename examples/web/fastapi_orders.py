@@ -1,9 +1,7 @@
 """FastAPI: one handler puts into a journal, another one streams it. Run `uvicorn fastapi_orders:app`."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -16,7 +14,6 @@ import sej.aio
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the journal as long as the application runs."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(256))  # each stream waits in a thread
     async with sej.aio.Writer("orders", durability="disk") as app.state.writer:
         yield
 
