@@ -288,6 +288,8 @@ class DeltaTarget:
                 self._open()
                 self._require(changed)
             break
+        if "://" not in self._address:
+            os.sync()  # delta-rs syncs no file, and retention may remove the messages now
         self._versions |= changed
         if self._join_bytes:
             self._join(properties)
