@@ -91,10 +91,10 @@ class MessageReader:
         self._places.clear()
         self._left.clear()
 
-    def _leave(self) -> None:
+    def _keep(self) -> None:
         """Keep what was read ahead, for a return to this place."""
         places, messages = self._places, self._messages
-        if places.maxlen and messages and sum(len(message.value) for message in messages) <= _PLACE_BYTES:
+        if messages and sum(len(message.value) for message in messages) <= _PLACE_BYTES:
             if len(places) == places.maxlen:
                 for message in places[0]:
                     self._left.pop(message.offset, None)
@@ -103,7 +103,8 @@ class MessageReader:
 
     def _read(self, offset: int) -> Message | None:
         cursor = self._cursor
-        self._leave()
+        if self._places.maxlen:
+            self._keep()
         if cursor is None or not cursor.due <= offset <= cursor.due + _SKIP:
             if cursor is not None:
                 cursor.close()
