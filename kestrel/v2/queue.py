@@ -230,6 +230,7 @@ class Queue(Calls, OpenQueue):
     def flush(self) -> int:
         """Remove all waiting items; reserved ones stay reserved. Returns how many were removed."""
         with self._signal.guard:
+            self._fuse.require_open()  # notices a fork
             self._tail.check()
             count = self._contents.clear(self._now_ms())
             self._counts["total_flushes"] += 1
