@@ -89,6 +89,7 @@ def absurd_records(draw: st.DrawFn) -> bytes:
 @example([made.LOST(2**63, 2**64 - 1)], 100, False)
 @example([made.START(2**63, 7, 7)], 100, False)
 @example([made.SCAN(0, 2**64 - 1, 0)], 5, True)
+@example([made.BLOCK(0, 1, 1)], 3, True)
 def test_absurd_numbers_cost_neither_time_nor_memory(log: list[bytes], at: int, keyed: bool) -> None:
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as path:
