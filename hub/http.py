@@ -229,7 +229,7 @@ class HttpServer:
             if tls.client_ca is not None:
                 settings |= {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
         self._store, self._service = server.store, server.service
-        self._callers: set[Caller] = set()
+        self._callers: dict[Caller, None] = {}
         self._held = 0
         journal = "/journals/{client}/{journal}"
         calls: dict[str, dict[str, _Call]] = {
@@ -246,7 +246,7 @@ class HttpServer:
 
     def close(self) -> None:
         """End the followers, finish the other requests in progress, and stop. A second call does nothing."""
-        for caller in list(self._callers):
+        for caller in reversed(list(self._callers)):  # those that wait for memory before those that have it
             caller.end()
         self._listener.close()
 
@@ -262,7 +262,7 @@ class HttpServer:
         """Answer a request with what a call returns, or with its error."""
         request = Request(scope, receive)
         caller = Caller(request)
-        self._callers.add(caller)
+        self._callers[caller] = None
         try:
             response = Response(
                 status_code=503, headers={"retry-after": "1"}
@@ -276,7 +276,7 @@ class HttpServer:
             await response(scope, receive, send)
         finally:
             caller.end()
-            self._callers.discard(caller)
+            del self._callers[caller]
 
     def _require_own_site(self, request: Request) -> None:
         """Refuse what a browser sends for another site, if the hub relies on being reached from this machine only.
