@@ -276,7 +276,7 @@ class Copier:
             check_journal("client", *found)
             return found
         if self._journal_dir is not None:
-            if not self._disk.list(self.path) or is_journal(self._disk, self.path):  # it may be in the making
+            if self._disk.list(self.path) in ([], ["ofs"]) or is_journal(self._disk, self.path):  # it is being made
                 raise JournalNotFoundError(
                     "this directory is empty: there is nothing to copy yet; append a message first", path=self.path
                 )

@@ -235,12 +235,13 @@ def test_only_the_gap_that_the_client_names_is_accepted(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
     stop = threading.Event()
     with connected(tmp_path / "hub") as (store, client):
         copier = Copier(tmp_path / "journal", client, journal_dir="x", on_progress=lambda _: stop.set())
-        with pytest.raises(sej.JournalNotFoundError):
-            copier.run_once()
+        for made in ("journal", "journal/ofs"):  # a writer makes them in this order, and then jnl/
+            (tmp_path / made).mkdir()
+            with pytest.raises(sej.JournalNotFoundError):
+                copier.run_once()
         runner = threading.Thread(target=copier.run, args=(stop,), kwargs={"timeout": 60})
         runner.start()
         fill(tmp_path / "journal", [sej.Message(0, 1, 0, b"", b"first")])
