@@ -208,7 +208,7 @@ class HttpServer:
             allow_plaintext: listen beyond the loopback interface without TLS.
 
         Raises:
-            ValueError: the address is not the loopback interface, and there is no TLS, or its files are not PEM.
+            ValueError: the address is not the loopback interface and ``tls`` is None, or its files are not PEM.
             OSError: the address is not available, or a file cannot be read.
             SejError: the certificate has expired, or is not valid yet.
         """

@@ -111,7 +111,7 @@ def show(path: Path, as_json: bool) -> None:
     """
     found = kept_schema([str(path)])
     if found is None:
-        raise SejError("there is no schema here; `sej schema set` stores one", path=path)
+        raise SejError("this directory has no schema; `sej schema set` stores one", path=path)
     if as_json:
         click.echo(json.dumps(_row(found)))
         return
@@ -126,5 +126,5 @@ def remove(path: Path) -> None:
     Example: sej schema remove orders
     """
     if kept_schema([str(path)]) is None:
-        raise SejError("there is no schema here", path=path)
+        raise SejError("this directory has no schema", path=path)
     OS.unlink(os.path.join(path, _NAME))

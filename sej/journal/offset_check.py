@@ -16,7 +16,7 @@ slot and rename                 old, new               the new one
 the rename, but no slot         old, older             a file that no slot describes; a reader's twin is not synced
 ==============================  =====================  ==========================================================
 
-On a full disk there is no room for another file. A reader's ``.ofs`` is then overwritten, synced, and noted.
+A full disk has no room for another file. A reader's ``.ofs`` is then overwritten, synced, and noted.
 
 Which differences are damage? If a slot describes this file (inode and time of change), the bytes must hold the same
 offset: a flipped bit changes neither inode nor time. Any other file was written by another program, such as the

@@ -52,7 +52,7 @@ from sej.system.locks import is_current, open_lock, read_holder, sign
 _NOTE: Final = b"original="
 _DOUBT: Final = b"?"
 _TRUST_S: Final = 86_400
-"""An original that was stopped between its unlock and its unlink for longer than this is no longer expected."""
+"""An original that was stopped between its unlock and its unlink for longer than this is not expected any more."""
 _RECENT_NS: Final = 2_000_000_000
 _WAIT_S: Final = 0.01
 _LOOK_S: Final = 0.0002

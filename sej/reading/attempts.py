@@ -156,7 +156,7 @@ class Attempts:
             of: what the message belongs to, for the error.
 
         Raises:
-            RetriesExhaustedError: there is no dead-letter journal; with the command that skips the message.
+            RetriesExhaustedError: no dead-letter journal is set; with the command that skips the message.
         """
         reason = Failure(failure) if failure else f"it ended the process {attempts} times"
         path, offset = self._directory.path, message.offset
