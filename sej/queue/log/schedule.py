@@ -291,9 +291,8 @@ class KeyOrder:
             fresh: whether it was neither leased nor waiting before.
             parked: whether it was below the frontier.
         """
-        known = self.keys.get(offset, 0)
-        key = key or known
-        if known != key:
+        key = key or self.keys.get(offset, 0)
+        if self.keys.get(offset, key) != key:
             self._forget(offset)  # a damaged log gives it two keys
         if fresh and parked:
             self.count = max(self.count - 1, 0)
