@@ -17,7 +17,6 @@ store is copied to a file for that. The original does not know the tier.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -230,9 +229,11 @@ class _Objects:
         return os.path.join(_copies(os.getpid()).name, f"{crc32(self._url.encode()):08x}-{name}")
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
+        from tempfile import TemporaryFile
+
         import obstore
 
-        with tempfile.TemporaryFile() as spool:
+        with TemporaryFile() as spool:
             spool.writelines(chunks)
             spool.seek(0)
             with self._errors(name):
@@ -278,6 +279,8 @@ _kept: OrderedDict[str, None] = OrderedDict()
 
 
 @cache
-def _copies(pid: int) -> tempfile.TemporaryDirectory[str]:
-    """Return the directory of the copies of a process; a forked child has its own."""
-    return tempfile.TemporaryDirectory(prefix=f"sej-tier-{pid}-")
+def _copies(pid: int) -> Any:
+    """Return the ``TemporaryDirectory`` of the copies of a process; a forked child has its own."""
+    from tempfile import TemporaryDirectory  # too slow to import for a reader without a tier
+
+    return TemporaryDirectory(prefix=f"sej-tier-{pid}-")
