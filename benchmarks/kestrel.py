@@ -46,8 +46,8 @@ def _reading(root: Path) -> list[Row]:
     import kestrel
     from kestrel import segmented
     from kestrel.files import WRITER_MAGIC
-    from kestrel.segmented.codec import encode_put
-    from kestrel.v2.codec import addx
+    from kestrel.segmented.format import encode_put
+    from kestrel.v2.format import addx
     from sej.codec import reference as reference
 
     journal, writer, segment = root / "cars", root / "jobs.1", root / "segment"

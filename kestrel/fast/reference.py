@@ -40,8 +40,8 @@ from sej.fork import notice_fork, watch_forks
 
 if TYPE_CHECKING:
     from kestrel.files import Limits
-    from kestrel.segmented.codec import Item as SegmentedItem
-    from kestrel.v2.codec import Operation
+    from kestrel.segmented.format import Item as SegmentedItem
+    from kestrel.v2.format import Operation
     from kestrel.v2.items import Item, Row
     from sej.system.disk import File
 

@@ -2,15 +2,15 @@
 
 The modules, in the order in which they are best read::
 
-    format, codec                  records, one at a time and by the block
+    format                         records, one at a time and by the block
     files                          reading files: which items count
     queue, journal, writing        the queue, its mutex and expiry, its readers' files, its writer files
     reader                         a reader: what it has taken, and what it may commit
     snapshot, moving               a queue for reading only, and what it holds; into a SEJ journal and back
 """
 
-from kestrel.segmented.codec import Item
 from kestrel.segmented.files import Bookmark, read_reader_file, read_writer_file
+from kestrel.segmented.format import Item
 from kestrel.segmented.moving import export, import_
 from kestrel.segmented.queue import Queue
 from kestrel.segmented.reader import Reader

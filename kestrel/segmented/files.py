@@ -21,17 +21,7 @@ from kestrel.errors import Damage, DamageError, MissingError
 from kestrel.fast import Table
 from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, open_file, stamp_of
 from kestrel.reading import Pinned, Reading
-from kestrel.segmented.codec import (
-    PUTS,
-    Item,
-    Record,
-    decode,
-    done_of,
-    head_of,
-    item_of,
-    whole_size,
-)
-from kestrel.segmented.format import END_BYTE, PUT, READ_DONE, READ_HEAD
+from kestrel.segmented.format import END_BYTE, PUT, PUTS, READ_DONE, READ_HEAD, Item, Record, decode, ids_of, item_of
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
 from sej.system.disk import OS, Disk, File
@@ -80,10 +70,10 @@ class _Form:
         self.kind, self.table = kind, table
 
     def decode(self, data: bytes, at: int, position: int) -> tuple[Item | Record | None, int | None]:
-        record = decode(data, at, position)
-        if record is None:
-            return None, whole_size(data, at, position)
-        return item_of(record) if self.kind is Item and record.command == PUT else record, record.size
+        record, size = decode(data, at, position)
+        if self.kind is Item and record is not None and record.command == PUT:
+            return item_of(record), size
+        return record, size
 
 
 _ITEMS: Final = _Form(Item, PUTS)
@@ -159,15 +149,12 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
     damage = None
     try:
         for record in Reading(file, _RECORDS, MAGIC_SIZE).records():
-            try:
-                if record.command == READ_HEAD:
-                    head = head_of(record)
-                elif record.command == READ_DONE:
-                    done.update(done_of(record))
-            except DamageError as error:
-                raise DamageError(error.reason, path=file.path, position=record.position) from None
+            if record.command == READ_HEAD:
+                (head,) = ids_of(record)
+            elif record.command == READ_DONE:
+                done.update(ids_of(record))
     except DamageError as error:
-        damage = error
+        damage = DamageError(error.reason, path=file.path, position=error.position)
     return Bookmark(head, frozenset(done)), damage
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from kestrel.fast import Following, Log, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, Limits, open_file
-from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import items_of
+from kestrel.segmented.format import Item, encode_done, encode_head
 from kestrel.segmented.writing import WriterFiles
 from kestrel.tail import Tail
 from sej.fork import notice_fork

@@ -15,8 +15,8 @@ from zlib import crc32
 
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import WRITER_MAGIC, Place, wall_clock_ms
-from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, items_of
+from kestrel.segmented.format import Item, encode_put
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import BATCH, Expired, Export, Fields, Import, MessageLike, Moved, WriterLike, checksum_of

@@ -17,9 +17,8 @@ from typing import Final, Literal
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.fast import Puts
 from kestrel.files import Limits, Place, open_file, wall_clock_ms
-from kestrel.segmented.codec import Item, encode_put
 from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
-from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID
+from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
 from kestrel.segmented.journal import Journal
 from kestrel.segmented.reader import Reader
 from kestrel.segmented.snapshot import fit

@@ -17,8 +17,8 @@ from kestrel.errors import MissingError
 from kestrel.fast import Entry, Following, tick_ns
 from kestrel.files import MAGIC_SIZE, open_file
 from kestrel.reading import Cursor, Reading
-from kestrel.segmented.codec import Item, encode_done, encode_head
 from kestrel.segmented.files import Bookmark, items_of
+from kestrel.segmented.format import Item, encode_done, encode_head
 from kestrel.segmented.journal import BookmarkFile, Journal
 from kestrel.segmented.writing import WriterFile, WriterFiles
 from sej.durations import Seconds

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
 from kestrel.reading import Pinned
-from kestrel.segmented.codec import Item
 from kestrel.segmented.files import (
     BEYOND_END,
     Bookmark,
@@ -26,6 +25,7 @@ from kestrel.segmented.files import (
     scan,
     settle,
 )
+from kestrel.segmented.format import Item
 from sej.system.disk import OS, Disk, File
 
 

@@ -12,26 +12,28 @@ Memory is charged by the data and what Python adds to each item, so the limit is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing
 from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
 from kestrel.fast import Rows
 from kestrel.reading import Cursor
-from kestrel.v2.codec import Operation
 from kestrel.v2.format import (
     ADD_XID,
     ADDX_HEAD,
     CONFIRM_REMOVE,
     CONTINUE,
+    MAX_XID,
+    MIN_XID,
     REMOVE,
     REMOVE_TENTATIVE,
     REMOVE_TENTATIVE_XID,
     SAVE_XID,
     UNREMOVE,
+    Operation,
 )
-from kestrel.v2.items import ENTRY_BYTES, Row, next_xid
+from kestrel.v2.items import ENTRY_BYTES, Row
 from kestrel.v2.journal import Piece
 from kestrel.v2.storage import Pieces
 from sej.system.disk import of_system
@@ -39,6 +41,14 @@ from sej.system.disk import of_system
 _READ_STEP: Final = 100
 MEMORY_PER_BYTE: Final = -(-ENTRY_BYTES // ADDX_HEAD.size)
 """The most bytes of memory for each byte of an item in a file."""
+
+
+def next_xid(last: int, taken: Container[int]) -> int:
+    """The transaction id after last: over the top to the negative ones, never 0, never one that is open."""
+    while True:
+        last = MIN_XID if last >= MAX_XID else last + 1
+        if last and last not in taken:
+            return last
 
 
 class Backlog(Rows):

@@ -22,10 +22,9 @@ from typing import Final, NamedTuple
 from kestrel.errors import Damage, MissingError
 from kestrel.files import Place, wall_clock_ms
 from kestrel.tail import Sync
-from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog
-from kestrel.v2.codec import addx, continue_, removes, xid_operation
-from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE
-from kestrel.v2.items import Row, next_xid
+from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog, next_xid
+from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, addx, continue_, removes, xid_operation
+from kestrel.v2.items import Row
 from kestrel.v2.journal import DIALECT, Dialect, list_parts
 from kestrel.v2.replay import Checkpoint, dump, load, packed
 from kestrel.v2.storage import Storage

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Final, NamedTuple
 
-from kestrel.v2.format import MAX_XID, MIN_XID
-
 
 class Item(NamedTuple):
     """One item of a queue.
@@ -44,14 +42,6 @@ def check_xid(xid: object) -> None:
     """Refuse what no transaction can be open under, instead of not finding it."""
     if not isinstance(xid, int):
         raise TypeError(f"xid must be an int, got {type(xid).__name__}; `reserve` returns it and the item: xid, item")
-
-
-def next_xid(last: int, taken: dict[int, Row]) -> int:
-    """The transaction id after last: over the top to the negative ones, never 0, never one that is open."""
-    while True:
-        last = MIN_XID if last >= MAX_XID else last + 1
-        if last and last not in taken:
-            return last
 
 
 class Counters(NamedTuple):

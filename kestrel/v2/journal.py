@@ -29,8 +29,7 @@ from kestrel.errors import DamageError
 from kestrel.fast import Entry
 from kestrel.files import OURS, open_file, stamp_of
 from kestrel.reading import Reading
-from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
-from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, REMOVE_TENTATIVE, STATE_DUMP
+from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, PLAIN, REMOVE_TENTATIVE, STATE_DUMP, Operation, decode
 from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.system.disk import OS, Disk, File
 from sej.system.paths import absolute_path
@@ -38,8 +37,7 @@ from sej.system.paths import absolute_path
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""
 
-_DUMP_HEAD: Final = 1 + STATE_DUMP.head.size
-_HEAD: Final = 1 + max(layout.head.size for layout in LAYOUTS.values())
+_HEAD: Final = max(layout.head.size for layout in LAYOUTS.values())
 """All of an operation but its data."""
 
 DIALECT: Final = one_of(get_args(Dialect))
@@ -109,22 +107,22 @@ class _Form:
         dump = self._dialect == "classic" or (
             self._dialect == "auto" and data[at] == CONTINUE and _is_dump(self._file, position, self._end)
         )
-        operation = decode(data, at, position, dump=dump)
-        return operation, whole_size(data, at, position, dump=dump) if operation is None else operation.size
+        return decode(data, at, position, dump=dump)
 
 
 def _is_dump(file: File, position: int, end: int) -> bool:
     """Whether the opcode 8 at position begins a STATE_DUMP, which reaches to the end of the file."""
-    dump = decode(file.read(_DUMP_HEAD, position), 0, position, dump=True)
+    head_size = STATE_DUMP.head.size
+    dump, _ = decode(file.read(head_size, position), 0, position, dump=True)
     if dump is None or dump.count is None:
         return False
-    at = position + _DUMP_HEAD
+    at = position + head_size
     for _ in range(max(dump.count, 0)):
         head = file.read(_HEAD, at)
         if not head or head[0] != ADD_XID:
             return False
         try:
-            size = whole_size(head, 0, at)
+            _, size = decode(head, 0, at)
         except DamageError:
             return False
         if size is None or at + size >= end or file.read(1, at + size) != bytes((REMOVE_TENTATIVE,)):

@@ -15,8 +15,8 @@ from kestrel.files import Place, wall_clock_ms
 from kestrel.reading import Pinned
 from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
 from kestrel.v2.backlog import Backlog
-from kestrel.v2.codec import addx
 from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
+from kestrel.v2.format import addx
 from kestrel.v2.journal import DIALECT, Dialect, reading
 from kestrel.v2.replay import load
 from kestrel.v2.storage import pinned_pieces, refuse_others

@@ -23,8 +23,7 @@ from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
 from kestrel.reading import Pinned
 from kestrel.v2.backlog import Backlog
-from kestrel.v2.codec import addx, xid_operation
-from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID
+from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, addx, xid_operation
 from kestrel.v2.items import Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect, Piece
 from kestrel.v2.storage import Pieces, pinned_pieces

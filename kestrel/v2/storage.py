@@ -20,7 +20,7 @@ from kestrel.fast import Fuse
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, open_file
 from kestrel.reading import Pinned, Reading
 from kestrel.tail import Sync, Tail
-from kestrel.v2.codec import whole_size
+from kestrel.v2.format import decode
 from kestrel.v2.journal import Dialect, Piece, list_parts, reading
 from sej.system.disk import Disk, File
 from sej.system.logs import WARNING, record
@@ -80,7 +80,7 @@ def refuse_others(pieces: Pieces) -> None:
                 position=0,
             )
         try:
-            whole_size(magic)
+            decode(magic)
         except DamageError as error:
             raise DamageError(error.reason, path=piece.path, position=0) from None
 

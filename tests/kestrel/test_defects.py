@@ -10,7 +10,7 @@ import sej
 from kestrel import segmented
 from kestrel.errors import FullError
 from kestrel.files import WRITER_MAGIC
-from kestrel.segmented.codec import encode_put
+from kestrel.segmented.format import encode_put
 from tests.kestrel.support import cases, lay_out, plain, tree, values
 
 

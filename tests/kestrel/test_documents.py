@@ -5,9 +5,8 @@ from pathlib import Path
 
 from kestrel.files import READER_MAGIC, WRITER_MAGIC
 from kestrel.segmented import Item
-from kestrel.segmented import codec as segmented_codec
 from kestrel.segmented import format as segmented_format
-from kestrel.v2 import codec, format
+from kestrel.v2 import format
 
 PAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "formats"
 
@@ -70,9 +69,9 @@ def test_the_magics_and_the_limit_are_those_of_the_code() -> None:
 
 def test_the_dumps_are_the_bytes_of_the_examples() -> None:
     operations = (format.REMOVE_TENTATIVE_XID, format.CONFIRM_REMOVE)
-    journal = codec.addx(b"car", 1475195922485) + b"".join(codec.xid_operation(which, 1) for which in operations)
-    writer = WRITER_MAGIC + segmented_codec.encode_put(Item(7, 1475195922485, None, 0, b"job"))
-    reader = READER_MAGIC + segmented_codec.encode_head(4) + segmented_codec.encode_done([6])
+    journal = format.addx(b"car", 1475195922485) + b"".join(format.xid_operation(which, 1) for which in operations)
+    writer = WRITER_MAGIC + segmented_format.encode_put(Item(7, 1475195922485, None, 0, b"job"))
+    reader = READER_MAGIC + segmented_format.encode_head(4) + segmented_format.encode_done([6])
     for page, code in (("kestrel-2.md", journal), ("kestrel-3.md", writer + reader)):
         lines = (PAGES / page).read_text().splitlines()
         assert bytes.fromhex("".join(line[10:49] for line in lines if re.match(r"[0-9]{8}: ", line))) == code

@@ -16,7 +16,7 @@ import pytest
 import kestrel
 import sej
 from kestrel.errors import KestrelError
-from kestrel.v2.codec import addx
+from kestrel.v2.format import addx
 from kestrel.v2.items import item_of
 from sej.system.disk import Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyOnly, faulty

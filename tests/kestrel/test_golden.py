@@ -8,8 +8,8 @@ import pytest
 import kestrel
 from kestrel import segmented
 from kestrel.files import WRITER_MAGIC, files_of, queue_names
-from kestrel.segmented.codec import encode_put
 from kestrel.segmented.files import read_reader_file, read_writer_file
+from kestrel.segmented.format import encode_put
 from kestrel.v2.journal import list_parts
 from tests.kestrel.support import cases, lay_out, outcome, plain, tree
 

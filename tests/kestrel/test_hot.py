@@ -17,7 +17,7 @@ import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
 from kestrel.fast import Fuse, Log
-from kestrel.segmented.codec import Item
+from kestrel.segmented.format import Item
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
 

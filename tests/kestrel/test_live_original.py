@@ -14,8 +14,8 @@ import sej
 from kestrel import segmented
 from kestrel.errors import BusyError
 from kestrel.files import WRITER_MAGIC, formats_of, magic_of
-from kestrel.segmented.codec import encode_put
-from kestrel.v2.codec import addx
+from kestrel.segmented.format import encode_put
+from kestrel.v2.format import addx
 from pipeline.reading.rows import rows_of
 from tests.cli.command import sej as command
 from tests.sej.support import overwrite

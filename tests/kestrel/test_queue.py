@@ -18,8 +18,8 @@ from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
 from kestrel.segmented.writing import LEAST_BYTES
 from kestrel.v2 import format
-from kestrel.v2.codec import addx, removes
-from kestrel.v2.items import next_xid
+from kestrel.v2.backlog import next_xid
+from kestrel.v2.format import addx, removes
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 from tests.kestrel.support import KINDS, OPENERS, START, Three, Two, values, waiting
@@ -354,7 +354,7 @@ def test_names_of_files_are_those_of_the_original(opened: Callable[..., kestrel.
 def test_transaction_ids_go_over_the_top(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     assert next_xid(2**31 - 1, {}) == -(2**31)
     assert next_xid(-1, {}) == 1
-    assert next_xid(1, dict.fromkeys([2, 3])) == 4  # type: ignore[arg-type]
+    assert next_xid(1, dict.fromkeys([2, 3])) == 4
     with pytest.raises(BadNameError):
         kestrel.Queue(tmp_path, "a.b")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import kestrel
 import sej
 from kestrel.errors import BadNameError, MissingError
-from kestrel.v2 import codec, format
-from kestrel.v2.codec import PLAIN, Operation, decode, whole_size
+from kestrel.v2 import format
+from kestrel.v2.format import PLAIN, Operation, decode
 from kestrel.v2.journal import Dialect
 from tests.kestrel.support import outcome
 from tests.sej.hooks import bounded
@@ -19,10 +19,10 @@ from tests.sej.hooks import bounded
 TIMES = st.integers(0, 2**63 - 1)
 XIDS = st.integers(-(2**31), 2**31 - 1)
 WRITTEN = st.one_of(
-    st.builds(codec.addx, st.binary(max_size=60), TIMES, TIMES),
-    st.builds(codec.continue_, XIDS, st.binary(max_size=60), TIMES, TIMES),
+    st.builds(format.addx, st.binary(max_size=60), TIMES, TIMES),
+    st.builds(format.continue_, XIDS, st.binary(max_size=60), TIMES, TIMES),
     st.builds(
-        codec.xid_operation,
+        format.xid_operation,
         st.sampled_from([format.UNREMOVE, format.CONFIRM_REMOVE, format.REMOVE_TENTATIVE_XID]),
         XIDS,
     ),
@@ -40,9 +40,9 @@ def test_what_is_written_is_read(parts: list[bytes]) -> None:
     data = b"".join(parts)
     at = 0
     for part in parts:
-        operation = decode(data, at, 100 + at)
+        operation, size = decode(data, at, 100 + at)
         assert operation is not None
-        assert (operation.position, operation.size) == (100 + at, len(part))
+        assert (operation.position, operation.size, size) == (100 + at, len(part), len(part))
         some, used = PLAIN.decode(data, 100, at)
         assert some[:1] == ([operation] if operation.opcode != format.CONTINUE else [])
         assert used >= at + sum(one.size for one in some)
@@ -53,9 +53,10 @@ def test_what_is_written_is_read(parts: list[bytes]) -> None:
 @given(WRITTEN)
 def test_every_shorter_one_needs_more(data: bytes) -> None:
     for size in range(len(data)):
-        assert decode(data[:size]) is None
+        operation, whole = decode(data[:size])
+        assert operation is None
+        assert whole in (None, len(data))
         assert PLAIN.decode(data[:size]) == ([], 0)
-        assert whole_size(data[:size]) in (None, len(data))
 
 
 @given(st.binary(max_size=200))
@@ -67,7 +68,7 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
 
 
 def test_a_block_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = codec.addx(b"x" * 9, 1) + codec.continue_(5, b"y" * 30, 2) + b"\x01" + codec.xid_operation(6, 5) * 3
+    data = format.addx(b"x" * 9, 1) + format.continue_(5, b"y" * 30, 2) + b"\x01" + format.xid_operation(6, 5) * 3
     expected, _ = read(tmp_path / "j", data)
     assert len(expected) == 6
     for block in range(1, 40):
@@ -85,14 +86,14 @@ def test_opcode_8_can_be_forced(tmp_path: Path) -> None:
     assert found == []
     assert error is not None
     assert error.position == 0
-    added = codec.continue_(7, b"item", 1475195912693)
+    added = format.continue_(7, b"item", 1475195912693)
     assert [op.name for op in read(tmp_path / "j", added)[0]] == ["CONTINUE"]
     assert [op.name for op in read(tmp_path / "j", added, "classic")[0]][:1] == ["STATE_DUMP"]
 
 
 def test_a_continue_that_begins_like_a_dump_is_a_continue(tmp_path: Path) -> None:
     # Its add time begins with the byte 7, the opcode of ADD_XID.
-    added = codec.continue_(7, b"item", 1475195912693 & ~0xFF | 7)
+    added = format.continue_(7, b"item", 1475195912693 & ~0xFF | 7)
     assert [op.name for op in read(tmp_path / "j", added + added)[0]] == ["CONTINUE", "CONTINUE"]
 
 
@@ -121,7 +122,7 @@ LIKE_A_DUMP = 1475195912693 & ~0xFF | 7
 
 @pytest.mark.parametrize(
     "record",
-    [codec.addx(b"v" * 1000, 1), *(codec.continue_(7, b"v" * 1000, LIKE_A_DUMP + n) for n in (0, 1))],
+    [format.addx(b"v" * 1000, 1), *(format.continue_(7, b"v" * 1000, LIKE_A_DUMP + n) for n in (0, 1))],
     ids=["addx", "like a dump", "continue"],
 )
 def test_a_long_journal_is_read_in_bounded_memory(record: bytes, tmp_path: Path) -> None:

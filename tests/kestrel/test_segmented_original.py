@@ -9,7 +9,7 @@ import sej
 from kestrel import segmented
 from kestrel.errors import TooLargeError
 from kestrel.files import MAGIC_SIZE, WRITER_MAGIC
-from kestrel.segmented.codec import encode_put
+from kestrel.segmented.format import encode_put
 
 NOW = 1_500_000_000_000
 
