@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -149,8 +150,7 @@ def _probe(_: Iterable[int]) -> Iterator[tuple[str, str | None]]:
 def register(spark: SparkSession) -> None:
     """Register the sources in a session: ``sej``, ``textqueue`` and ``kestrel``. Warn if the codec here is pure Python.
 
-    Spark looks for the format of ``write`` in the session of the calling thread only. So a thread that did not create
-    the session calls this before it writes.
+    Threads that use Spark for the first time after this find them too.
 
     Raises:
         RuntimeError: the version of Spark is too old.
@@ -158,8 +158,6 @@ def register(spark: SparkSession) -> None:
     _check_version()
     if (reason := why_not_compiled()) is not None:
         _log.warning("the codec of this program is pure Python, which is slow: %s", reason)
-    from pyspark.sql import SparkSession
-
     from pipeline.formats.rows import KestrelSource
     from pipeline.formats.sej import SejSource
     from pipeline.formats.textqueue import TextQueueSource
@@ -179,7 +177,30 @@ def register(spark: SparkSession) -> None:
         for source in sources:
             spark.dataSource.register(source)
         set_level(_REGISTRY, before)
-        SparkSession._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+        _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make the session active in this thread and in later ones: Spark's ``write`` finds sources in the active one only.
+
+    Each connection of a Python thread is a Java thread, which inherits the active session of the thread that accepts
+    connections. So that thread is made to set it, by a listener that runs when it has accepted one.
+    """
+    gateway = cast("Any", spark.sparkContext)._gateway
+    java, server = gateway.jvm.java, gateway.java_gateway_server
+    sessions = java.lang.Class.forName(spark._jsparkSession.getClass().getName())
+    arguments = gateway.new_array(gateway.jvm.Object, 1)
+    arguments[0] = spark._jsparkSession
+    activate = java.beans.Statement(sessions, "setActiveSession", arguments)
+    activate.execute()
+    kind = java.lang.Class.forName("py4j.GatewayServerListener")
+    listener = java.beans.EventHandler.create(kind, activate, "execute", None, "connectionStarted")
+    server.addListener(listener)
+    for _ in range(2):  # the second is accepted after the listener has heard of the first
+        connecting = threading.Thread(target=gateway.jvm.System.nanoTime)
+        connecting.start()
+        connecting.join()
+    server.removeListener(listener)
 
 
 def _check_version() -> None:

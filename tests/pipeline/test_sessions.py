@@ -1,6 +1,8 @@
 """What opening a session does to the process that opens it, and to Spark's workers."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +20,13 @@ def test_only_workers_get_the_import_path(spark: SparkSession, monkeypatch: pyte
     monkeypatch.delenv("PYTHONPATH", raising=False)
     pipeline.session()
     assert "PYTHONPATH" not in os.environ, "every program that this process starts would inherit it"
+
+
+def test_a_thread_that_did_not_create_the_session_writes(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(3).selectExpr("string(id) AS value")
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(rows.write.format("sej").mode("append").save, f"{tmp_path}/numbers").result()
+    assert pipeline.count(tmp_path / "numbers") == 3
 
 
 def test_a_version_of_spark_that_is_too_old_is_one_sentence(
