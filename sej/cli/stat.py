@@ -34,6 +34,7 @@ from sej.imports import PACKAGES
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.reader_limits import at_risk
+from sej.journal.tier import Tier
 from sej.journal.view import Journal
 from sej.system.disk import OS, is_scarce
 
@@ -109,6 +110,7 @@ def journal_row(journal: Journal) -> dict[str, Any]:
     first, end = journal.first_offset, good_end_of(journal)
     gaps = read_gaps(Directory(journal.path, OS))
     lost = sum(max(min(gap.stop, end) - max(gap.start, first), 0) for gap in gaps)
+    tier = Tier.of(Directory(journal.path, OS))
     try:
         last = next(iter(journal.tail(1)), None)
     except CorruptionError:  # `sej verify` reports it; this command is about sizes and readers
@@ -122,6 +124,7 @@ def journal_row(journal: Journal) -> dict[str, Any]:
         "lost": lost,
         "segments": len(segments),
         "bytes": sum(segment.size for segment in segments),
+        "tier": tier and {"address": tier.address, "objects": len(tier.objects), "bytes": tier.size},
         "last_timestamp_ns": None if last is None or last.timestamp == NO_TIMESTAMP else last.timestamp,
         "last_time": None if last is None else iso_time(last.timestamp),
         "changed": iso_time(segments[-1].mtime_ns) if segments else None,
@@ -142,6 +145,11 @@ def _page(row: dict[str, Any]) -> str:
         row["path"],
         f"  messages  {row['messages']}, first offset {row['first_offset']}, next offset {row['end_offset']}{lost}",
         f"  segments  {row['segments']}, {human_size(row['bytes'])}",
+        *(
+            f"  tier      {one['objects']}, {human_size(one['bytes'])}, in {one['address']}"
+            for one in [row["tier"]]
+            if one
+        ),
         f"  last      {row['last_time'] or '-'}",
         f"  writer    {row['writer'] or '-'}",
     ]

@@ -32,6 +32,8 @@ from sej.system.checksum import crc32c
 from sej.system.disk import Disk, open_existing
 from sej.system.sealed import SealedFile, whole
 
+READER: Final = "cold-tier"
+"""The name of the reader that moves messages."""
 _READ_BYTES: Final = 1 << 20
 _COPIES: Final = 4
 """Copies of objects that a process keeps, about a segment each; open files survive their removal."""
@@ -141,6 +143,20 @@ class Tier:
             found.append(segment)
         return found
 
+    @property
+    def size(self) -> int:
+        """The size of all objects."""
+        return sum(listed.size for listed in self.objects)
+
+    def absent(self) -> list[str]:
+        """Return the addresses of objects that are missing or have another size, without reading one.
+
+        Raises:
+            SejError: the store cannot be reached.
+        """
+        sizes = self._store.sizes()
+        return [f"{self.address}/{one.name}" for one in self.objects if sizes.get(one.name) != one.size]
+
     def put(self, first_offset: int, chunks: Iterable[bytes]) -> None:
         """Write an object, durably; it is not listed."""
         self._store.put(f"{first_offset:016x}.jnl", chunks)
@@ -217,6 +233,10 @@ class _Folder:
         """Return whether the object may exist."""
         return bool(name)
 
+    def sizes(self) -> dict[str, int]:
+        statuses = {name: self._disk.status(self.path(name)) for name in self._disk.list(self._path)}
+        return {name: status.size for name, status in statuses.items() if status is not None}
+
 
 class _Objects:
     """Objects in a store that obstore knows: S3, GCS, Azure. Its settings are in the environment, as AWS_ENDPOINT."""
@@ -258,6 +278,12 @@ class _Objects:
             with suppress(FileNotFoundError):
                 os.unlink(_kept.popitem(last=False)[0])
         return True
+
+    def sizes(self) -> dict[str, int]:
+        import obstore
+
+        with self._errors(""):
+            return {one["path"]: one["size"] for chunk in obstore.list(self._open()) for one in chunk}
 
     def _open(self) -> Any:
         from obstore.store import from_url

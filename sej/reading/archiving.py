@@ -28,14 +28,12 @@ from sej.journal.directory import Directory, Segment
 from sej.journal.gaps import Gap, gap_at, record_gap
 from sej.journal.identity import journal_id
 from sej.journal.retention import Retention, clean, readers_lock
-from sej.journal.tier import Archived, Listed, Tier, fetched
+from sej.journal.tier import READER, Archived, Listed, Tier, fetched
 from sej.reading.offset import Offset
 from sej.system.checksum import crc32c
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 
-READER: Final = "cold-tier"
-"""The name of the reader."""
 _DELETED: Final = "deleted before they were archived, by a limit for readers or in spite of this one"
 _CHUNK_BYTES: Final = 1 << 20
 

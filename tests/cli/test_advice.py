@@ -15,6 +15,7 @@ import pytest
 
 import sej as library
 from sej.cli.shared import findings
+from sej.reading.archiving import archive
 from tests.cli.command import ENV
 from tests.cli.inside import inside
 from tests.hub.support import serving
@@ -106,6 +107,11 @@ def delete_unread(path: Path) -> None:
     library.Journal(path).clean(max_bytes=0, ignore_readers=["r"])
 
 
+def archive_a_part(path: Path) -> None:
+    archive(path, path.parent / "tier")
+    write(path, [b"one more"] * 90, segment_bytes=2000)
+
+
 def delete_uncopied(path: Path) -> None:
     commit(path, "hub", 1)
     library.Journal(path).clean(max_bytes=0, ignore_readers=["hub"])
@@ -166,6 +172,7 @@ CASES = {
     "wrong offset of a queue": Case(damage_a_queue, "reader r"),
     "queue log": Case(damage_a_queue_log, "queue r", open_the_queue),
     "deleted messages": Case(delete_unread, "reader r"),
+    "not archived": Case(archive_a_part, "reader cold-tier"),
     "not copied": Case(delete_uncopied, "reader hub"),
     "dead letters": Case(fail_an_item, "queue r"),
     "deleted items": Case(delete_items, "reader r", work),

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -120,6 +121,17 @@ def test_messages_that_retention_removed_in_spite_of_the_tier_are_a_gap(
     assert inside(monkeypatch, "archive", journal).code == 0
 
 
+def test_stat_and_doctor_know_the_tier(journal: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive(journal, tier)
+    address = objects(journal)[0].address.rpartition("/")[0]
+    row = json.loads(inside(monkeypatch, "stat", "--json", journal).out)
+    assert row["tier"] == {"address": address, "objects": 4, "bytes": 1322}
+    assert f"tier      4, 1.3 KiB, in {address}\n" in inside(monkeypatch, "stat", journal).out.decode()
+    done = inside(monkeypatch, "doctor", journal)
+    assert done.code == 0 and f"ok       cold tier: 4 objects, 1.3 KiB, in {address}\n" in done.out.decode()
+    assert "ok       reader cold-tier" in done.out.decode()
+
+
 def test_restored_segments_are_the_old_ones(journal: Path, tier: str, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()}
     archive(journal, tier)
@@ -151,6 +163,9 @@ def test_a_wrong_object_is_an_error_with_its_name(
             scanner.read()
     assert str(raised.value.path) == hurt.address and "sej archive verify" in str(raised.value)
     assert [error.path for error in problems(journal)] == [hurt.address]
+    done = inside(monkeypatch, "doctor", journal)
+    lost = f"; 1 missing or of another size, the first is {hurt.address}"
+    assert damage == "CRC32C" or (done.code == 1 and lost in done.out.decode())
     done = inside(monkeypatch, "archive", "verify", journal)
     assert done.code == 1 and hurt.address in done.out.decode()
     os.replace(copy, hurt.path)

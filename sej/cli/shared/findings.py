@@ -32,6 +32,7 @@ from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
 from sej.journal.reader_limits import at_risk
 from sej.journal.tail import Tail
+from sej.journal.tier import READER, Tier
 from sej.journal.verify import Problem
 from sej.journal.view import Journal
 from sej.queue.log.format import good_bytes
@@ -82,6 +83,7 @@ ADVICE: Final = {
     "wrong offset": "`sej reset {at} {name} {unread}`: {why}",
     "deleted messages": "`sej reset {at} {name} first`",
     "not copied": "copy the others: `sej hub push --accept-gaps --client CLIENT {at} ADDRESS` records a gap on the hub",
+    "not archived": "`sej archive move {at}`",
     "queue log": (
         "nothing: the next opening copies the log to kept/. Items that were done after the damage are delivered again"
     ),
@@ -146,7 +148,7 @@ def findings(
     look = _Look(journal, places := Directory(journal.path, OS), quick, progress)
     yield from _permissions(look)
     failed = set()
-    for check in (_locks, _disk, _left_behind, _identity, _messages, _clock, _readers, _queues):
+    for check in (_locks, _disk, _left_behind, _identity, _messages, _tier, _clock, _readers, _queues):
         try:
             yield from check(look)
         except (SejError, OSError, ValueError) as error:
@@ -273,6 +275,17 @@ def _messages(look: _Look) -> Iterator[Finding]:
         yield Finding("recorded gap", "note", f"{gap}{where}")
 
 
+def _tier(look: _Look) -> Iterator[Finding]:
+    """Report whether the cold tier can be reached and has its objects. None is read."""
+    if (tier := Tier.of(look.places)) is None:
+        return
+    found = f"{counted(len(tier.objects), 'object')}, {human_size(tier.size)}, in {tier.address}"
+    if absent := tier.absent():
+        found += f"; {len(absent)} missing or of another size, the first is {absent[0]}: put back what a copy has"
+    values = {"objects": len(tier.objects), "bytes": tier.size, "absent": len(absent)}
+    yield Finding("cold tier", "problem" if absent else "ok", found, values=values)
+
+
 def _end_of(journal: Journal) -> list[Problem]:
     """Return whether the bytes after the last good message of the last segment are damage."""
     try:
@@ -352,12 +365,13 @@ def _apart(later: int, earlier: int) -> str:
 
 
 def _readers(look: _Look) -> Iterator[Finding]:
-
     journal, places = look.journal, look.places
     tail, queues = Tail(places), places.queue_names()
     risks = at_risk(places, time.time_ns())
+    being_written = sum(good_end_of(journal) - segment.first_offset for segment in journal.segments[-1:])
     for reader in readers_of(journal):
         name, is_queue = reader.name, reader.name in queues
+        idle = "idle queue" if is_queue else "not archived" if name == READER else "idle reader"
         values = {"behind": reader.behind, "idle_s": reader.idle_s}
         behind = f"{counted(reader.behind, 'message')} behind"
         halted = stuck(journal.path, reader, _STUCK_S, journal.first_offset) if reader.error is None else None
@@ -379,12 +393,12 @@ def _readers(look: _Look) -> Iterator[Finding]:
                 kind = "not copied" if name == _COPIER else "deleted messages"
                 do = advice("deleted items" if is_queue else kind, places, name=name)
         elif name in risks:
-            found, do = risks[name], advice("idle reader", places, name=name)
+            found, do = risks[name], advice(idle, places, name=name)
         elif halted is not None:
             found = halted
-        elif reader.holder is None and reader.behind:
+        elif reader.holder is None and reader.behind > (being_written if name == READER else 0):
             level, found = "note", f"{behind}, not running, last commit {human_duration(reader.idle_s)} ago"
-            do = advice("idle queue" if is_queue else "idle reader", places, name=name)
+            do = advice(idle, places, name=name)
         else:
             level, found = "ok", f"{behind}, {reader.holder or 'not running'}"
         yield Finding(f"reader {name}", level, found, do, values)
