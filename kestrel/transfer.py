@@ -324,7 +324,7 @@ class Import:
             there = checksum_of(form.decode(file))
         if there != (count, found):
             raise MoveError(
-                f"{count} items were written, {there[0]} were read back, or their bytes differ; check the disk",
+                f"{count} items were written, {there[0]} read back, with a wrong number or wrong bytes; check the disk",
                 path=path,
             )
         return Staged(path, size, count, passed, found)

@@ -250,7 +250,7 @@ def finish(root: Path, discard: bool) -> None:
     from shard.committing import discard_dead_jobs, finish_dead_jobs
 
     if not root.exists():
-        raise JournalNotFoundError("the path does not exist; expected the root of journals", path=root)
+        raise JournalNotFoundError("the path does not exist; expected a directory of journals", path=root)
     with target_of(root) as target:
         if discard:
             for job in discard_dead_jobs(target):

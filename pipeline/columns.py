@@ -130,7 +130,7 @@ def columns_of(schema: str) -> dict[str, str]:
     for column in _separated(schema):
         match = re.fullmatch(r"\s*(?:`([^`]+)`|(\w+))\s*[:\s]\s*(\S.*?)\s*", column, re.DOTALL)
         if match is None:
-            raise OptionError(f"the schema has {column.strip()!r}; expected a name and a type, as in id bigint")
+            raise OptionError(f"the schema has {column.strip()!r}; expected a name and a type, as in 'id bigint'")
         name, kind = match[1] or match[2], match[3]
         if name in found:
             raise OptionError(f"the schema has the column {name!r} twice; leave one out")

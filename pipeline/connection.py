@@ -142,7 +142,7 @@ class Remote(NamedTuple):
         if not options["hub"]:
             return None
         if options.get("layout") is not None:
-            raise OptionError("the option layout applies to a path; leave it out with the option hub")
+            raise OptionError("the option layout is for a path; with the option hub, leave it out")
         return cls(_checked(options["hub"]), *(options[name] for name in _NAMES))._replace(retry_setting=_NAMES[-1])
 
     @classmethod

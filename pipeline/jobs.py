@@ -224,7 +224,7 @@ def restore(
     if before not in (None, number):
         raise OptionError(
             f"an earlier run restored {before - 1} messages of this archive into {root}, and the archive has {messages}"
-            " now; restore it into another directory, or restore only the new messages with where"
+            " now; restore it into another directory, or choose the new messages with where="
         )
     options |= {"txnAppId": name, "txnVersion": str(number)}
     rows = ordered.select("key", "value", "type", "timestamp_ns")
@@ -332,7 +332,7 @@ def dedupe(
     names = list(by)
     for name in names:
         if name not in ONE_SOURCE:
-            raise OptionError(f"by names the column {name!r}; expected some of {', '.join(ONE_SOURCE)}")
+            raise OptionError(f"by has the column {name!r}; expected some of {', '.join(ONE_SOURCE)}")
     if not names:
         raise OptionError(
             f"by names no column, so all messages would be equal; expected some of {', '.join(ONE_SOURCE)}"

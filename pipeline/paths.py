@@ -61,7 +61,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if found[1].lower() != "file":
         raise OptionError(
             f"journals and queues are on a local disk, and {text!r} is on a file system of type {found[1]}: pass a"
-            " local path, or use a hub; `archive` and `restore` accept such an address for the archive"
+            " local path, or use a hub; only the archive of `archive` and `restore` may be remote"
         )
     if rest.startswith("//") and not rest.startswith("///"):
         raise OptionError(f"{text!r} names a host; for a local path write it as in file:///srv/orders")

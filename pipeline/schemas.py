@@ -66,8 +66,8 @@ def keep_schema(directory: str, fields: Fields, *, replace: bool = False) -> Non
         old = columns_of(before.schema or "")
         if before.format != fields.format or any(columns.get(name) != kind for name, kind in old.items()):
             raise OptionError(
-                f"{directory} keeps {before.format}: {before.schema}; a schema may only get new columns; pass --replace"
-                " to change the existing ones"
+                f"{directory} has {before.format}: {before.schema}; it may only get new columns; --replace changes the"
+                " existing ones"
             )
     text = json.dumps(_row(fields), indent=1) + "\n"
     path = os.path.join(directory, _NAME)

@@ -155,7 +155,7 @@ def typed_columns(schema: str) -> dict[str, str]:
     for name in columns:
         if name in SEJ or name == BAD:
             raise OptionError(
-                f"the schema has the column {name!r}, which a journal has itself; write value_{name} for the field"
+                f"the schema has the column {name!r}, which every journal has; name it value_{name} for the field"
                 f" {name!r} of the value"
             )
     return columns
@@ -261,7 +261,7 @@ def _avro(given: ValueFormat) -> _Rows:
         file = io.BytesIO(value)
         found = fastavro.schemaless_reader(file, schema, None)
         if file.tell() != len(value):
-            raise ValueError(f"the record ends at byte {file.tell()} of {len(value)}")
+            raise ValueError(f"bytes follow the record: it has {file.tell()} of {len(value)}")
         return found
 
     return _each(decoded)

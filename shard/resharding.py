@@ -375,9 +375,9 @@ def _refuse_queues(path: Path, index: int, disk: Disk) -> None:
             left = queue.stats()
         if left.ready or left.delayed or left.leased:
             raise SejError(
-                f"the work queue {name!r} of shard {index:03x} is not finished ({left.ready} ready,"
-                f" {left.delayed} delayed, {left.leased} leased). Its state refers to this shard's offsets. Let"
-                " its workers finish, or remove this file in every shard: then all items from the"
-                " kept offset on are delivered again, without their delays and priorities",
+                f"the work queue {name!r} of shard {index:03x} has items ({left.ready} ready, {left.delayed} delayed,"
+                f" {left.leased} leased), and resharding would lose their state. Let its workers finish, or remove this"
+                " file in every shard: then all items from the kept offset on are delivered again, without their delays"
+                " and priorities",
                 path=directory.at("ofs", entry),
             )

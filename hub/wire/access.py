@@ -155,7 +155,7 @@ class Guard:
         if not any(grant.allows(role, client_id) for role in roles):
             what = " or ".join(_ALLOWS.get(role, role) for role in roles)
             raise AccessError(
-                f"the token does not allow to {what} for {client_id!r}; ask the hub's operator for another token",
+                f"the token does not let you {what} for {client_id!r}; ask the hub's operator for another token",
                 known=True,
             )
 
@@ -170,9 +170,7 @@ class Guard:
         if self._tokens is not None:
             grant = self._tokens.grant(_shown(context), time.time())
             if role not in (None, grant.role) and (role, grant.role) != ("read", "reader"):
-                raise AccessError(
-                    f"the token allows to {grant.role} only; use a token that allows to {role}", known=True
-                )
+                raise AccessError(f"the token lets you {grant.role} only; use one that lets you {role}", known=True)
 
 
 class Call:

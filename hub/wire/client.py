@@ -543,7 +543,7 @@ class Client:
         except NotSupportedError as error:
             if not original:
                 raise
-            raise NotSupportedError(f"the hub at {self.address} is an original hub: it {original}") from error
+            raise NotSupportedError(f"the hub at {self.address} is a hub of the Go SEJ: it {original}") from error
 
     def _stream(self, call: Any, request: Any, journal: str, failure: list[Exception] | None = None) -> Iterator[Any]:
         """Yield the answers of a call, which ends with this iterator."""

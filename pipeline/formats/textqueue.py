@@ -98,7 +98,7 @@ class _Writer:
                 " select the column value only"
             )
         if "value" not in schema.names:
-            raise OptionError("there is no column 'value'; a message is its text")
+            raise OptionError("a text queue has no column 'value': use 'text'")
         if not isinstance(schema["value"].dataType, StringType):
             raise OptionError(f"column 'value' must be string, got {schema['value'].dataType.simpleString()}; cast it")
         self._path = path

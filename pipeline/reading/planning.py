@@ -251,7 +251,7 @@ def count(
     require(layout=(layout, optional(one_of(get_args(Layout)))), pattern=(pattern, optional(TEXT)))
     remote = Remote.named(hub, token, tls)
     if remote is not None and layout is not None:
-        raise OptionError("layout applies to a path; leave it out with hub")
+        raise OptionError("layout is for a path; with hub, leave layout out")
     if not isinstance(root, str | os.PathLike) and (root is not None or remote is None):
         ITERABLE("root", root)
     given = [] if root is None else [root] if isinstance(root, str | os.PathLike) else list(root)

@@ -556,7 +556,7 @@ def _source(paths: Sequence[str], way: ReadOptions, *, bounded: bool) -> Source:
             ("schema", way.values is not None),
         ):
             if given:
-                raise OptionError(f"{name} are for journals; {paths[0]} is {kind}: use where with one of its columns")
+                raise OptionError(f"{name} need a journal, and {paths[0]} is {kind}: use where with one of its columns")
         if kind == "textqueue":
             from pipeline.reading.rows import TextEntries
 

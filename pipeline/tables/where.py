@@ -167,9 +167,9 @@ def condition_of(column: str, test: str, value: Any, columns: Mapping[str, str])
     if test in ("is null", "is not null"):
         return Condition(column, cast(Any, test))
     if test == "in" and kind.startswith("decimal"):
-        raise OptionError(f"where cannot test column {column!r}, which is {kind}, with IN; test it in SQL or Polars")
+        raise OptionError(f"where cannot test column {column!r}, which is {kind}, with IN; use SQL or Polars")
     if kind not in _COMPARED and not kind.startswith("decimal"):
-        raise OptionError(f"where cannot compare column {column!r}, which is {kind}; test it in SQL or Polars")
+        raise OptionError(f"where cannot compare column {column!r}, which is {kind}; use SQL or Polars")
     if test != "in":
         return Condition(column, cast(Any, test), _value(column, kind, value))
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):

@@ -149,7 +149,7 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
             OptionError: nothing names the stream, or txnVersion is set.
         """
         if options["txnVersion"] is not None:
-            raise OptionError("txnVersion applies to batch jobs only: Spark counts a stream's batches")
+            raise OptionError("txnVersion is for batch jobs: leave it out of a stream, whose batches Spark counts")
         self._name = check_job_name(stream_name(options, checkpoint), "txnAppId")
         super().__init__(root, options, schema, overwrite)
 

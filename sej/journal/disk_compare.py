@@ -47,7 +47,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
     past = tail.past_damage(offset) if offset > end else None
     if offset > end and past is None:
         raise OffsetBeyondEndError(
-            f"this offset cannot be saved: the journal ends, or is damaged, at {end}; run `sej doctor`",
+            f"this offset is beyond {end}, where the journal ends or is damaged, and cannot be saved; run `sej doctor`",
             path=directory.path,
             offset=offset,
         )

@@ -214,7 +214,7 @@ class SegmentReader:
         if there < 0:
             raise TruncatedError(
                 f"the file has {size} bytes, but messages up to byte {self.position} were read from it: it was cut"
-                " or replaced; start a new scanner at this offset",
+                " or replaced; scan again from this offset",
                 path=self.path,
                 position=size,
                 offset=self.due,

@@ -207,7 +207,7 @@ class DeadLetterJournal:
         except LockedError as error:
             raise LockedError(
                 f"another redrive() of the queue {self._name!r} is running in {error.holder or 'another process'}, and"
-                " puts the letters back; call it again when that one has returned",
+                " puts the letters back; call yours again after it has finished",
                 path=error.path,
                 holder=error.holder,
             ) from None

@@ -316,9 +316,9 @@ def refuse_queue(directory: Directory, name: str) -> None:
         path = directory.at("ofs", f"{queue}.queue")
         if may_have_twin(queue) and directory.disk.status(path) is not None:
             raise InvalidNameError(
-                f"{name!r} has the files of the work queue {queue!r}, so it is not read, moved or removed as a reader;"
-                f" choose another name, or `sej queue purge --name {queue} {shlex.quote(directory.path)}` drops the"
-                " items that wait",
+                f"{name!r} has the files of the work queue {queue!r}, so it cannot be read, moved or removed as a"
+                f" reader; choose another name, or `sej queue purge --name {queue} {shlex.quote(directory.path)}` drops"
+                " the items that wait",
                 path=path,
             )
 

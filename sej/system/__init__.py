@@ -2,7 +2,7 @@
 
 The modules, in the order in which they are best read::
 
-    disk, descriptor                   every call that opens, writes, syncs or renames a file
+    disk, file                         every call that opens, writes, syncs or renames a file
     paths, checksum                    absolute paths, CRC32C
     locks                              locks that end with their process; the lock of the original SEJ
     lifecycle                          open, failed, closed, forked

@@ -281,7 +281,7 @@ with hub.Store(folder / "hub", min_free_bytes=6 << 20, segment_bytes=100_000) as
         except hub.DiskLowError:
             pass
         shown = seen_by(server, sej("doctor", folder / "hub" / "EWR.flights").stdout.decode())
-        follow("hub with little disk", folder)
+        follow("hub's disk nearly full", folder)
         client.put("flights", [at(store.end_offset("EWR", "flights"), 5)])
 print(json.dumps([before, shown]))
 """
@@ -290,7 +290,7 @@ print(json.dumps([before, shown]))
 def test_a_hub_with_little_disk(tmp_path: Path) -> None:
     """In a mount namespace of its own, with a disk of 8 MiB."""
     before, shown = in_a_small_disk("size=8m", tmp_path, LITTLE_DISK)
-    require_shown("hub with little disk", Shown(*shown), tmp_path, before)
+    require_shown("hub's disk nearly full", Shown(*shown), tmp_path, before)
 
 
 def test_every_incident_is_tested() -> None:

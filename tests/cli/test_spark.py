@@ -34,7 +34,7 @@ def test_an_address_is_named_as_it_was_given() -> None:
 
 
 def test_dedupe_names_a_column_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"by names the column 'user'; expected some of client, .*value$"):
+    with pytest.raises(OptionError, match=r"by has the column 'user'; expected some of client, .*value$"):
         jobs.dedupe(None, tmp_path, tmp_path / "t", by=["key", "user"])  # type: ignore[arg-type]
 
 

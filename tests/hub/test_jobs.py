@@ -193,14 +193,14 @@ def test_jobs_need_a_role_of_their_own_and_see_only_their_client(tmp_path: Path)
         for token in ("write", "read"):
             with Client(server.address, client_id="a", token=token) as connection:
                 client = JobCalls(connection)
-                with pytest.raises(hub.AccessError, match="does not allow to append for 'a'"):
+                with pytest.raises(hub.AccessError, match="does not let you append for 'a'"):
                     client.stage("01", "02", 0, 0, rows(values_of(0)))
                 with pytest.raises(hub.AccessError, match="append"):
                     client.abort("01")
         with Client(server.address, client_id="a", token="append") as connection:
             client = JobCalls(connection)
             file = staged(client, "01", 0, values_of(0))
-            with pytest.raises(hub.AccessError, match="to write"):
+            with pytest.raises(hub.AccessError, match="let you write"):
                 connection.put("log", [sej.Message(0, 1, 0, b"", b"v")])
             with (
                 Client(server.address, client_id="b", token="append") as other,

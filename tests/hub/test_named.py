@@ -327,7 +327,7 @@ def test_roles_and_quotas_apply(tmp_path: Path) -> None:
     grants = [Grant(hash_token(tokens[role]), role, ("EWR",)) for role in tokens]  # type: ignore[arg-type]
     with serving(tmp_path, tokens=Tokens(grants)) as (_, server):
         for role in ("read", "write", "append", "view"):
-            said = r"does not allow to keep a reader's offset .*--reader`\) for 'EWR'"
+            said = r"does not let you keep a reader's offset .*--reader`\) for 'EWR'"
             with Client(server.address, token=tokens[role]) as client, pytest.raises(hub.AccessError, match=said):
                 Reader(client, "r", *ORDERS)
         with Client(server.address, token=tokens["reader"]) as client:

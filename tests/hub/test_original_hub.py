@@ -167,6 +167,6 @@ def test_it_takes_no_jobs(client: Client) -> None:
         lambda: JobCalls(client).commit("01", "log", 0, []),
         lambda: JobCalls(client).abort("01"),
     ):
-        with pytest.raises(hub.NotSupportedError, match="is an original hub: it takes no jobs"):
+        with pytest.raises(hub.NotSupportedError, match="is a hub of the Go SEJ: it takes no jobs"):
             attempt()
     assert client.put("j", EDGES) == len(EDGES)

@@ -451,7 +451,7 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("token", "said"),
-    [("known", "does not allow to write for 'b'; ask the hub's operator"), ("secret", "unknown token")],
+    [("known", "does not let you write for 'b'; ask the hub's operator"), ("secret", "unknown token")],
 )
 def test_a_refused_token_is_logged_with_the_peers_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, token: str, said: str
@@ -511,7 +511,7 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
             assert client.end_offset("j") == 2
             assert list(client.copy("j", [packed(sample(3))])) == [3]
             for look in (partial(client.get, "j", 0), lambda: list(client.read_encoded("j", 0)), client.journals):
-                with pytest.raises(hub.AccessError, match="to read"):
+                with pytest.raises(hub.AccessError, match=r"the token (lets|does not let) you"):
                     look()
         with as_caller(read) as client:
             assert client.get("j", 0) == sample(3)
@@ -520,11 +520,11 @@ def test_tokens_have_roles(tmp_path: Path) -> None:
             assert len(next(client.follow("j", 0))) == 3
             assert client.end_offset("j") == 3
             for write_attempt in (lambda: client.put("j", sample(4)), lambda: [*client.copy("j", [packed(sample(4))])]):
-                with pytest.raises(hub.AccessError, match="to write"):
+                with pytest.raises(hub.AccessError, match="let you write"):
                     write_attempt()
         with (
             as_caller(write, "client-b") as client,
-            pytest.raises(hub.AccessError, match="to write or read for 'client-b'"),
+            pytest.raises(hub.AccessError, match="let you write or read for 'client-b'"),
         ):
             client.end_offset("j")
         with as_caller(write, "client-b") as client, pytest.raises(hub.AccessError, match="client-b") as refused:

@@ -77,7 +77,7 @@ def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
 def test_what_the_hub_does_not_give_is_named(far: Load, name: str, says: str) -> None:
     with pytest.raises(Exception, match=says):
         far(name).collect()
-    with pytest.raises(Exception, match="layout applies to a path"):
+    with pytest.raises(Exception, match="layout is for a path"):
         far("tokyo", layout="hub").collect()
 
 
@@ -98,7 +98,7 @@ def test_a_token_that_may_not_read_is_an_error_and_not_an_empty_table(spark: Spa
     tokens = Tokens([Grant(hash_token("known"), "write", ("berlin",))])
     with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
         reader = spark.read.format("sej").option("hub", server.address).option("hubToken", "known")
-        with pytest.raises(Exception, match="the token allows to write only"):
+        with pytest.raises(Exception, match="the token lets you write only"):
             reader.load().count()
 
 

@@ -108,7 +108,7 @@ def test_a_batch_is_written_once_to_the_shards_of_its_keys(
 @pytest.mark.parametrize(
     ("more", "client", "says"),
     [
-        ({"prefix": "o"}, "tokyo", "does not allow to append for 'tokyo'"),
+        ({"prefix": "o"}, "tokyo", "does not let you append for 'tokyo'"),
         ({}, "berlin", "set prefix, or prefix and bits"),
         ({"prefix": "o", "lockTimeout": 3}, "berlin", "the option lockTimeout applies to a path"),
         ({"prefix": "o", "bits": 1}, "a/b", "client id must be"),

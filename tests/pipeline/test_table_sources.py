@@ -123,9 +123,9 @@ def test_damage_in_a_kestrel_queue(spool: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"start": 5}, "start and end are for journals"),
-        ({"end": "2020-01-01"}, "start and end are for journals"),
-        ({"clients": "berlin"}, "clients are for journals"),
+        ({"start": 5}, "start and end need a journal"),
+        ({"end": "2020-01-01"}, "start and end need a journal"),
+        ({"clients": "berlin"}, "clients need a journal"),
         ({"pattern": "nothing"}, "matches none of"),
         ({"columns": ["offset"]}, "unknown column 'offset'"),
         ({"where": "variables = 'x'"}, "variables"),

@@ -114,7 +114,7 @@ def test_wrong_arguments(q: JournalQueue, tmp_path: Path, monkeypatch: pytest.Mo
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"every": 1, "cron": "* * * * *"}, "either every or cron"),
         ({"schedule": "s"}, "either every or cron"),
-        ({"every": 1, "timezone": "UTC"}, "timezone must be given with cron only"),
+        ({"every": 1, "timezone": "UTC"}, "timezone is for cron only"),
         ({"every": 1, "delay_s": 1}, "delay_s must not be given"),
         ({"every": 1, "dedupe_key": b"a"}, "dedupe_keys must not be given"),
         ({"every": 0.0001}, "at least 0.001 seconds"),

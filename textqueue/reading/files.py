@@ -190,7 +190,7 @@ class Inputs:
         """
         if self._files is not None and self._files.holds(target):
             raise InvalidTextError(
-                "this file would be a part of the queue: choose a path outside of the queue", path=target
+                "this file would become part of the queue: choose a path outside its directory", path=target
             )
 
     def existing(self) -> list[Input]:

@@ -116,7 +116,7 @@ class HeldItem(Item):
             self._lost = True
             self._queue.lost(self)
             raise LeaseLostError(
-                "this item was lost: it was ended, or another process took it, put it back or edited it",
+                "this item is not held here any more: it was ended, or another process took, returned or edited it",
                 path=self._queue.path,
                 position=self._position,
             )

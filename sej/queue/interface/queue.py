@@ -979,7 +979,7 @@ def _factory(kind: str) -> Callable[..., WorkQueue]:
         target = registered.get(kind)
         if target is None:
             known = ", ".join(sorted({*BACKENDS, *registered}))
-            raise ValueError(f"backend must be one of {known}, or one of an installed package, got {kind!r}")
+            raise ValueError(f"backend must be one of {known}, or registered by an installed package, got {kind!r}")
     module, _, function = target.partition(":")
     factory: Callable[..., WorkQueue] = getattr(importlib.import_module(module), function)
     return factory

@@ -180,7 +180,7 @@ def plan_of(
     if (every is None) == (cron is None):
         raise ValueError("a schedule must have either every or cron, which say when its items are put")
     if every is not None and timezone is not None:
-        raise ValueError(f"timezone must be given with cron only, got {timezone!r}: an interval has none")
+        raise ValueError(f"timezone is for cron only, got {timezone!r}: an interval has none")
     for what in ("delay_s", "dedupe_keys", "timeout"):
         if given := getattr(options, what):
             raise ValueError(f"{what} must not be given with every or cron, got {given!r}")

@@ -42,7 +42,7 @@ class QueueLock:
         there = self._disk.status(self._path)
         if there is None or there.identity != self._file.status().identity:
             raise LockLostError(
-                "the queue's lock file was removed or replaced, so other workers do not see this one; reopen the"
+                "the queue's lock file was removed or replaced, so it does not keep other workers out; reopen the"
                 " queue, and leave the files in ofs/ in their places",
                 path=self._path,
             )
