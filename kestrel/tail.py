@@ -18,21 +18,14 @@ from types import TracebackType
 from typing import Final, Literal, Protocol, Self
 
 from kestrel.errors import KestrelError
-from kestrel.fast import Appender, Entry, Fuse
+from kestrel.fast import Appender, Entry, Fuse, Output
+from kestrel.fast.reference import FAILURES
 from kestrel.files import DURABLE, Place
 from sej.checks import instance_of, refuse_pickling
 from sej.durations import Seconds, seconds
-from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork
 from sej.system.disk import File
 from sej.system.durable import KeptPosition, renew
-
-
-class Synced(Protocol):
-    """A file that is synced after the newest file of the queue."""
-
-    def sync(self) -> None:
-        """Sync it to disk."""
 
 
 class Tail(Appender):
@@ -57,12 +50,10 @@ class Tail(Appender):
         """
         period = _period(sync)
         self.place = place
-        self.others: list[Synced] = []
+        self.others: list[Output] = []
         self.syncer = None if period is None else Syncer(period, self)
         if self.syncer is not None:
             self.by_policy = self.syncer.appended
-        self._file: File | None = None
-        self._synced_size = 0
         self.closed = False
         self.renewing = Renewing(place)
         place.disk.mkdir(place.directory, parents=True)
@@ -78,20 +69,20 @@ class Tail(Appender):
             entry: whose size is kept current.
             head: how a new file begins; None: the file may exist.
         """
-        self._file = self.place.disk.open(path, "append" if head is None else "new")
-        self.output.aim(self._file)
+        file = self.place.disk.open(path, "append" if head is None else "new")
+        self.output.aim(file)
         self.entry = entry
-        self._synced_size = entry.size
         if head is not None:
-            self._file.write(head)
+            file.write(head)
             entry.size += len(head)
+            self.output.unsynced = True
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
         """What fails inside blows the fuse."""
         try:
             yield
-        except (OSError, LockLostError, ClosedError) as error:
+        except FAILURES as error:
             self.fuse.blow(error)
 
     def sync(self) -> None:
@@ -104,8 +95,9 @@ class Tail(Appender):
     def sync_all(self) -> None:
         """As :meth:`sync`, and all other files after it, so items before commits; under the mutex."""
         self.sync()
-        for other in self.others:
-            other.sync()
+        with self.failing():
+            for other in self.others:
+                other.sync()
 
     def sync_open(self) -> None:
         """As :meth:`sync_all`, unless the queue was closed; takes the mutex."""
@@ -115,12 +107,11 @@ class Tail(Appender):
 
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
-        if self._file is not None and self._synced_size != self.entry.size:
+        file = self.output.file
+        if file is not None and self.output.unsynced:
             self.lock.check()
-            size = self.entry.size
-            self._file.sync()
-            self._synced_size = size
-            self.renewing.keep(self._file, size)
+            self.output.sync()
+            self.renewing.keep(file, self.entry.size)
 
     @contextlib.contextmanager
     def replacing(self) -> Iterator[None]:
@@ -134,15 +125,8 @@ class Tail(Appender):
 
     def fresh(self) -> None:
         """The file was just synced and put in the place of all others."""
-        assert self._file is not None
-        self.renewing.fresh(self._file, self.entry.size)
-
-    def close_file(self) -> None:
-        """Close the file; another one is opened, or the queue ends."""
-        file, self._file = self._file, None
-        self.output.aim(None)
-        if file is not None:
-            file.close()
+        assert self.output.file is not None
+        self.renewing.fresh(self.output.file, self.entry.size)
 
     def close(self) -> None:
         """Sync, close the file and release the lock; a second time does nothing."""
@@ -155,7 +139,7 @@ class Tail(Appender):
                     self.renewing.settle()
         finally:
             with contextlib.suppress(OSError):
-                self.close_file()
+                self.output.close()
             self.renewing.close()
             self.lock.release()
             self.closed = True

@@ -6,48 +6,33 @@ As for the journal's codec, ``SEJ_CODEC=python`` selects the reference, and ``SE
 from __future__ import annotations
 
 from functools import update_wrapper as _update_wrapper
-from operator import attrgetter as _attrgetter
 from typing import TYPE_CHECKING
 
 from sej.imports import twin as _twin_of
 
 if TYPE_CHECKING:  # type checkers see the reference
-    from kestrel.fast.reference import (
-        Appender,
-        Calls,
-        Entry,
-        Following,
-        Fuse,
-        Log,
-        Puts,
-        Rows,
-        Signal,
-        Table,
-        WriterEnd,
-        tick_ns,
-    )
+    from kestrel.fast.reference import Appender as Appender
+    from kestrel.fast.reference import Calls as Calls
+    from kestrel.fast.reference import Entry as Entry
+    from kestrel.fast.reference import Following as Following
+    from kestrel.fast.reference import Fuse as Fuse
+    from kestrel.fast.reference import Output as Output
+    from kestrel.fast.reference import Puts as Puts
+    from kestrel.fast.reference import Rows as Rows
+    from kestrel.fast.reference import Table as Table
+    from kestrel.fast.reference import WriterEnd as WriterEnd
+    from kestrel.fast.reference import tick_ns as tick_ns
 else:
     _twin = _twin_of("kestrel.fast._hot_c", "kestrel.fast.reference")
-    _names = "Appender Calls Entry Following Fuse Log Puts Rows Signal Table WriterEnd tick_ns"
-    globals().update((_name, getattr(_twin, _name)) for _name in _names.split())
-    if _twin.__name__ == "kestrel.fast._hot_c":
-        from kestrel.fast import reference as _reference
 
-        _public = "Calls.put Calls.get Calls.reserve Calls.confirm Following.get Following.commit Puts.put"
-        for _name in _public.split():
-            _update_wrapper(_attrgetter(_name)(_twin), _attrgetter(_name)(_reference))  # documentation and types
+    def __getattr__(name: str) -> object:
+        return getattr(_twin, name)
 
-__all__ = [
-    "Appender",
-    "Calls",
-    "Entry",
-    "Following",
-    "Fuse",
-    "Log",
-    "Puts",
-    "Rows",
-    "Signal",
-    "Table",
-    "WriterEnd",
-    "tick_ns",
-]
+
+def shorten(kind: type, *names: str) -> None:
+    """Put the compiled calls of its base before those of a class, which they call as ``_name`` for the long way."""
+    for name in names:
+        short = getattr(super(kind, kind), name, None)
+        if short is not None:
+            setattr(kind, f"_{name}", getattr(kind, name))
+            setattr(kind, name, _update_wrapper(short, getattr(kind, f"_{name}")))  # documentation and types

@@ -28,10 +28,10 @@ from threading import Condition as _Condition
 from threading import RLock as _RLock
 
 from kestrel.fast import reference as _reference
+from kestrel.fast.reference import FAILURES
 from kestrel.files import wall_clock_ms as _wall_clock_ms
 from kestrel.v2.items import ENTRY_BYTES as _ENTRY_BYTES
 from kestrel.v2.items import Item as _Item
-from sej.errors import ClosedError, LockLostError
 from sej.fork import watch_forks
 
 cdef extern from *:
@@ -171,24 +171,43 @@ cdef class Entry:
 cdef class Output:
     """Writes at the end of one open file; see the reference."""
 
-    cdef readonly bint aimed
+    cdef readonly Fuse fuse
+    cdef readonly object file
+    cdef public int64_t grown
+    cdef public bint unsynced
+    cdef public int64_t enough
     cdef object _write
-    cdef object _rest
     cdef int _descriptor
 
-    def __cinit__(self):
-        self._descriptor = -1
+    def __init__(self, Fuse fuse not None):
+        self.fuse = fuse
+        self.aim(None)
+
+    sync = _reference.Output.sync
+    close = _reference.Output.close
 
     def aim(self, file):
         """Write to this file from now on; None: to none."""
         self._descriptor = -1
-        self.aimed = file is not None
+        self.file = file
         self._write = None if file is None else file.writer()
-        self._rest = None if file is None else file.write
+        self.grown = 0
+        self.unsynced = False
         if isinstance(self._write, partial) and self._write.func is os.write:
             self._descriptor = self._write.args[0]  # the same call without Python around it
 
     cdef int put(self, const void *data, Py_ssize_t size) except -1:
+        if self.file is None:
+            self.fuse.refuse()
+        try:
+            self.write(data, size)
+        except FAILURES as error:
+            self.fuse.blow(error)
+        self.grown += size
+        self.unsynced = True
+        return 0
+
+    cdef int write(self, const void *data, Py_ssize_t size) except -1:
         cdef Py_ssize_t done
         cdef int failure = 0
         if self._descriptor < 0:
@@ -205,12 +224,12 @@ cdef class Output:
     cdef int finish(self, const void *data, Py_ssize_t size, Py_ssize_t done, int failure) except -1:
         """Continue after a write that did not write all of it."""
         if done >= 0:
-            self._rest(PyBytes_FromStringAndSize(<const char *> data + done, size - done))
+            self.file.write(PyBytes_FromStringAndSize(<const char *> data + done, size - done))
             return 0
         if failure != EINTR:
             raise OSError(failure, os.strerror(failure))
         PyErr_CheckSignals()
-        return self.put(data, size)
+        return self.write(data, size)
 
     def out(self, bytes data not None):
         """Write all of it."""
@@ -230,7 +249,7 @@ cdef class Appender:
     def __init__(self, Fuse fuse not None, *, bint active):
         self.fuse = fuse
         self.signal = Signal()
-        self.output = Output()
+        self.output = Output(fuse)
         self.entry = Entry(0)
         self.active = active
 
@@ -249,10 +268,7 @@ cdef class Appender:
     cdef int write(self, const void *data, Py_ssize_t size) except -1:
         """Write at the end of the file, if :meth:`ready`."""
         self.fuse.live = False
-        try:
-            self.output.put(data, size)
-        except (OSError, LockLostError, ClosedError) as error:
-            self.fuse.blow(error)
+        self.output.put(data, size)
         self.entry.size += size
         return 0
 
@@ -268,7 +284,7 @@ cdef class Appender:
             self.entry.size += PyBytes_GET_SIZE(data)
             if self.active:
                 self.by_policy()
-        except (OSError, LockLostError, ClosedError) as error:
+        except FAILURES as error:
             fuse.blow(error)
 
     def check(self):
@@ -277,38 +293,8 @@ cdef class Appender:
             self.fuse.refuse()
         try:
             self.look()
-        except (OSError, LockLostError, ClosedError) as error:
+        except FAILURES as error:
             self.fuse.blow(error)
-
-
-cdef class Log:
-    """Appends to a log that may repeat what it has; see the reference."""
-
-    cdef readonly Fuse fuse
-    cdef readonly Output output
-    cdef public int64_t grown
-    cdef public bint unsynced
-    cdef public int64_t enough
-
-    def __init__(self, Fuse fuse not None, int64_t enough):
-        self.fuse = fuse
-        self.output = Output()
-        self.enough = enough
-
-    cdef int write(self, const void *record, Py_ssize_t size) except -1:
-        if not self.fuse.live or not self.output.aimed:
-            self.fuse.refuse()
-        try:
-            self.output.put(record, size)
-        except OSError as error:
-            self.fuse.blow(error)
-        self.grown += size
-        self.unsynced = True
-        return 0
-
-    def append(self, bytes record not None):
-        """Write one record."""
-        self.write(PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record))
 
 
 cdef struct Slot:
@@ -608,7 +594,7 @@ cdef class Calls(Putting):
                     return None
             finally:
                 signal.leave()
-        self._put(data, expiry)
+        self._put(data, expiry=expiry)
 
     def get(self, timeout=0.0):
         """Take the head; see the reference."""
@@ -707,7 +693,7 @@ cdef class Following:
 
     cdef public Signal _signal
     cdef readonly WriterEnd _end
-    cdef Log _log
+    cdef Output _log
     cdef bint _ageless
     cdef public int64_t head
     cdef public int64_t seen
@@ -727,7 +713,7 @@ cdef class Following:
     cdef public int64_t hits
     cdef public int64_t committed
 
-    def __init__(self, WriterEnd end not None, Log log not None, int64_t head, done, *, bint ageless):
+    def __init__(self, WriterEnd end not None, Output log not None, int64_t head, done, *, bint ageless):
         self._end, self._signal, self._log, self._ageless = end, end.appender.signal, log, ageless
         self.head = self.seen = self.after = head
         self.done, self.skip = set(done), set(done)
@@ -761,14 +747,14 @@ cdef class Following:
                     return item
         finally:
             signal.leave()
-        return self._next(timeout, True)
+        return self._get(timeout)
 
     def commit(self, item):
         """The item, or the item of this id, is done with. The short way: it is the only one that is taken."""
         cdef Signal signal = self._signal
         cdef object key = item if PyLong_CheckExact(item) else getattr(item, "id", item)
         cdef uint8_t record[HEAD_RECORD]
-        cdef Log log = self._log
+        cdef Output log = self._log
         cdef tuple held
         check_fork()
         signal.enter()
@@ -780,7 +766,7 @@ cdef class Following:
             ):
                 record[0] = READ_HEAD
                 put64(record + 1, self.seen)
-                log.write(record, HEAD_RECORD)
+                log.put(record, HEAD_RECORD)
                 held = <tuple> self.outstanding.pop(key)
                 self.head = self.seen
                 self.lowest.pop()
@@ -849,4 +835,4 @@ cdef class Puts(Putting):
                     return number
             finally:
                 signal.leave()
-        return self._put(data, expire_time)
+        return self._put(data, expire_time=expire_time)

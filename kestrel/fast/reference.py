@@ -1,8 +1,8 @@
 """What is done for each item and each record, in pure Python: the reference for the compiled module.
 
-The compiled module has the same classes. Its calls for one item (``put``, ``get``, ``reserve``, ``confirm``,
-``commit``) have a short way if nothing is left to do but one write and its effect in memory. Otherwise they do what
-those here always do: they call the method of the queue or reader, which alone knows the rules.
+The compiled module has the same classes, and calls for one item (``put``, ``get``, ``reserve``, ``confirm``,
+``commit``). These have a short way if nothing is left to do but one write and its effect in memory. Otherwise they call
+the method of the queue or reader, which alone knows the rules; :func:`kestrel.fast.shortened` puts them before it.
 
 The lifecycle of an open queue is a :class:`Fuse`::
 
@@ -30,7 +30,6 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from threading import Condition, RLock
-from time import monotonic_ns as tick_ns
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kestrel.errors import FailedError, ShutError
@@ -42,27 +41,13 @@ if TYPE_CHECKING:
     from kestrel.files import Limits
     from kestrel.segmented.format import Item as SegmentedItem
     from kestrel.v2.format import Operation
-    from kestrel.v2.items import Item, Row
+    from kestrel.v2.items import Row
     from sej.system.disk import File
 
-__all__ = [
-    "Appender",
-    "Calls",
-    "Entry",
-    "Following",
-    "Fuse",
-    "Log",
-    "Output",
-    "Puts",
-    "Putting",
-    "Rows",
-    "Signal",
-    "Table",
-    "WriterEnd",
-    "tick_ns",
-]
-
 _CHECK_NS: Final = 100_000_000
+FAILURES: Final = (OSError, LockLostError, ClosedError)
+"""What ends a write or a sync for good."""
+tick_ns = time.monotonic_ns
 
 
 class Fuse:
@@ -204,30 +189,53 @@ class Entry:
 
 
 class Output:
-    """Writes at the end of one open file.
+    """Writes at the end of one open file. A failure blows the fuse.
 
     Attributes:
-        aimed: whether it has one.
+        fuse: the queue's.
+        file: the file; None: it has none.
+        grown: the bytes that were written to it.
+        unsynced: whether any of them may not be on disk.
+        enough: after how many bytes a log is emptied.
     """
 
-    def __init__(self) -> None:
-        self.aimed = False
-        self._write: Callable[[bytes], int] | None = None
-        self._rest: Callable[[bytes], None] | None = None
+    def __init__(self, fuse: Fuse) -> None:
+        self.fuse = fuse
+        self.enough = 0
+        self.aim(None)
 
     def aim(self, file: File | None) -> None:
         """Write to this file from now on; None: to none."""
-        self.aimed = file is not None
+        self.file = file
         self._write = None if file is None else file.writer()
-        self._rest = None if file is None else file.write
+        self.grown = 0
+        self.unsynced = False
 
     def out(self, data: bytes) -> None:
-        """Write all of it."""
-        assert self._write is not None
-        done = self._write(data)
-        if done != len(data):
-            assert self._rest is not None
-            self._rest(data[done:])
+        """Write all of it. Raises as :meth:`Appender.append`."""
+        if self.file is None or self._write is None:
+            self.fuse.refuse()
+        try:
+            done = self._write(data)
+            if done != len(data):
+                self.file.write(data[done:])
+        except FAILURES as error:
+            self.fuse.blow(error)
+        self.grown += len(data)
+        self.unsynced = True
+
+    def sync(self) -> None:
+        """Sync what was written; an ``OSError`` is the caller's."""
+        if self.file is not None and self.unsynced:
+            self.file.sync()
+            self.unsynced = False
+
+    def close(self) -> None:
+        """Close the file."""
+        file = self.file
+        self.aim(None)
+        if file is not None:
+            file.close()
 
 
 class Appender:
@@ -250,7 +258,7 @@ class Appender:
     def __init__(self, fuse: Fuse, *, active: bool) -> None:
         """Make one that has no file yet."""
         self.fuse, self.signal = fuse, Signal()
-        self.output = Output()
+        self.output = Output(fuse)
         self.entry = Entry(0)
         self.active = active
         self._checked_ns = 0
@@ -279,7 +287,7 @@ class Appender:
             self.entry.size += len(data)
             if self.active:
                 self.by_policy()
-        except (OSError, LockLostError, ClosedError) as error:
+        except FAILURES as error:
             fuse.blow(error)
 
     def check(self) -> None:
@@ -291,40 +299,9 @@ class Appender:
         if not 0 <= tick - self._checked_ns < _CHECK_NS:
             try:
                 self.check_lock()
-            except (OSError, LockLostError, ClosedError) as error:
+            except FAILURES as error:
                 fuse.blow(error)
             self._checked_ns = tick
-
-
-class Log:
-    """Appends to a log that may repeat what it has: a failure blows the fuse, an interrupt changes nothing.
-
-    Attributes:
-        fuse: the queue's.
-        output: writes to the log.
-        grown: the bytes since the log was emptied.
-        unsynced: whether any of them may not be on disk.
-        enough: how many bytes are enough for a checkpoint.
-    """
-
-    def __init__(self, fuse: Fuse, enough: int) -> None:
-        self.fuse = fuse
-        self.output = Output()
-        self.grown = 0
-        self.unsynced = False
-        self.enough = enough
-
-    def append(self, record: bytes) -> None:
-        """Write one record. Raises as :meth:`Appender.append`."""
-        fuse = self.fuse
-        if not fuse.live or not self.output.aimed:
-            fuse.refuse()
-        try:
-            self.output.out(record)
-        except OSError as error:
-            fuse.blow(error)
-        self.grown += len(record)
-        self.unsynced = True
 
 
 class Table:
@@ -429,12 +406,7 @@ class Rows:
 
 
 class Calls(Putting):
-    """The calls of a Kestrel 2 queue that are made for each item."""
-
-    _put: Callable[[bytes, int], None]
-    _get: Callable[[Seconds | None], Item | None]
-    _reserve: Callable[[Seconds | None], tuple[int, Item] | None]
-    _confirm: Callable[[int], bool]
+    """What the calls of a Kestrel 2 queue for each item need."""
 
     def __init__(
         self, rows: Rows, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
@@ -444,47 +416,6 @@ class Calls(Putting):
         self._rows = rows
         self._transactions = 0
         """How many items were reserved."""
-
-    def put(self, data: bytes, *, expiry: int = 0) -> None:
-        """Add an item at the end.
-
-        Args:
-            data: its bytes.
-            expiry: when it expires, in ms since the epoch; 0: never, or by the queue's max_age_s.
-
-        Raises:
-            FullError: the queue is at a limit.
-            TooLargeError: the item is over the limit for one.
-            FailedError: a write failed, now or before.
-            ShutError: the queue is closed.
-        """
-        self._put(data, expiry)
-
-    def get(self, timeout: Seconds | None = 0.0) -> Item | None:
-        """Take the head.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The item; None if none came in time.
-        """
-        return self._get(timeout)
-
-    def reserve(self, timeout: Seconds | None = 0.0) -> tuple[int, Item] | None:
-        """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The transaction's id and the item; None if none came in time.
-        """
-        return self._reserve(timeout)
-
-    def confirm(self, xid: int) -> bool:
-        """The reserved item is done with. False if no such transaction is open: the item was put back before."""
-        return self._confirm(xid)
 
 
 # --- libkestrel
@@ -508,7 +439,7 @@ class WriterEnd:
 
 
 class Following:
-    """What a reader has taken, and its position; and its calls that are made for each item.
+    """What a reader has taken, and its position.
 
     Attributes:
         head: every id up to it is committed.
@@ -530,10 +461,7 @@ class Following:
         committed: how many items were committed.
     """
 
-    _next: Callable[[Seconds | None, bool], SegmentedItem | None]
-    _commit: Callable[[SegmentedItem | int], bool]
-
-    def __init__(self, end: WriterEnd, log: Log, head: int, done: frozenset[int], *, ageless: bool) -> None:
+    def __init__(self, end: WriterEnd, log: Output, head: int, done: frozenset[int], *, ageless: bool) -> None:
         """Begin.
 
         Args:
@@ -557,27 +485,9 @@ class Following:
         self.items = self.bytes = 0
         self.gets = self.hits = self.committed = 0
 
-    def get(self, timeout: Seconds | None = 0.0) -> SegmentedItem | None:
-        """Take the next item. If it is not committed, it is delivered again after the next opening.
-
-        Args:
-            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
-
-        Returns:
-            The item; None if none came in time. An item that was given back comes before the others, with its
-            error_count raised.
-        """
-        return self._next(timeout, True)
-
-    def commit(self, item: SegmentedItem | int) -> bool:
-        """The item, or the item of this id, is done with. False if it is not taken."""
-        return self._commit(item)
-
 
 class Puts(Putting):
-    """The put of a libkestrel queue."""
-
-    _put: Callable[[bytes, int | None], int]
+    """What the put of a libkestrel queue needs."""
 
     def __init__(
         self, end: WriterEnd, limits: Limits, followings: list[Following], *, plain: bool, now_ms: Callable[[], int]
@@ -593,20 +503,3 @@ class Puts(Putting):
         """
         super().__init__(end.appender, limits, plain=plain, now_ms=now_ms)
         self._end, self._followings = end, followings
-
-    def put(self, data: bytes, *, expire_time: int | None = None) -> int:
-        """Add an item for every reader.
-
-        Args:
-            data: its bytes.
-            expire_time: when it expires, in ms since the epoch; None: never, or by max_age_s.
-
-        Returns:
-            Its id.
-
-        Raises:
-            FullError: a reader would pass a limit, and drop_oldest is not set.
-            TooLargeError: the item is over the limit for one, or over journal_bytes.
-            FailedError: a write failed, now or before.
-        """
-        return self._put(data, expire_time)

@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kestrel.fast import Following, Log, tick_ns
+from kestrel.fast import Following, Output, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, Limits, open_file
 from kestrel.segmented.files import items_of
 from kestrel.segmented.format import Item, encode_done, encode_head
 from kestrel.segmented.writing import WriterFiles
 from kestrel.tail import Tail
 from sej.fork import notice_fork
-from sej.system.disk import File, replace_file
+from sej.system.disk import replace_file
 
 _MOST_S: Final = 1e9
 
@@ -63,7 +63,7 @@ class Journal:
         with self.tail.signal.guard:
             self.tail.check()
             for reader in self.readers.values():
-                if reader.file.grown:
+                if reader.file.log.grown:
                     reader.checkpoint()
             self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
             self.wait_for_checkpoint()
@@ -84,7 +84,7 @@ class Journal:
     def forget(self, reader: Any) -> None:
         """Close a reader that is not one any more."""
         self.states.remove(reader)
-        self.tail.others.remove(reader.file)
+        self.tail.others.remove(reader.file.log)
         reader.close()
 
     def close(self) -> None:
@@ -114,81 +114,69 @@ _GROWN_BYTES: Final = 1 << 18
 """A checkpoint takes the time of 700 commits; a log of this size has 29,000, and is read at an opening in 0.1 s."""
 
 
-class BookmarkFile(Log):
-    """The files of one reader. They exist after the first ``replace``. It appends to the log.
+class BookmarkFile:
+    """The files of one reader. They exist after the first ``replace``.
 
     Attributes:
         path: the reader file.
+        log: what was committed since.
     """
 
     def __init__(self, journal: Journal, reader: str) -> None:
-        super().__init__(journal.files.fuse, _GROWN_BYTES)
         self._place, self._failing = journal.tail.place, journal.tail.failing
-        self._log: File | None = None
+        self._fuse = journal.files.fuse
+        self.log = Output(self._fuse)
         self._name(reader)
 
     def _name(self, reader: str) -> None:
         self.path = self._place.path(f".read.{reader}")
         self._log_path = self._place.path(f"~~read.{reader}")
 
-    def sync(self) -> None:
-        """Sync the commits to disk."""
-        if self._log is not None and self.unsynced:
-            with self._failing():
-                self._log.sync()
-                self.unsynced = False
-
     def replace(self, head: int, done: list[int]) -> None:
         """Replace the reader file, durably, and empty the log. Always both records, as the original writes them."""
         data = READER_MAGIC + encode_head(head) + encode_done(done)
-        if not self.fuse.live:
-            self.fuse.refuse()
-        self.fuse.live = False
+        if not self._fuse.live:
+            self._fuse.refuse()
+        self._fuse.live = False
         with self._failing():
             replace_file(self._place.disk, f"{self.path}~~{self._place.now_ms()}", self.path, data)
             self._empty_log()
-        self.enough = max(_GROWN_BYTES, len(data))
-        self.unsynced = False
-        self.grown = 0
-        self.fuse.live = True
+        self.log.enough = max(_GROWN_BYTES, len(data))
+        self._fuse.live = True
 
     def _empty_log(self) -> None:
-        if self._log is None:
-            self._log = self._place.disk.open(self._log_path, "append")
-            self.output.aim(self._log)
-            if self._log.size():
-                self._log.truncate(0)
-            self._log.write(READER_MAGIC)
-        elif self.grown:
-            self._log.truncate(MAGIC_SIZE)
+        file, log = self.log.file, self.log
+        if file is None:
+            file = self._place.disk.open(self._log_path, "append")
+            log.aim(file)
+            if file.size():
+                file.truncate(0)
+            file.write(READER_MAGIC)
+        elif log.grown:
+            file.truncate(MAGIC_SIZE)
+            log.grown, log.unsynced = 0, False
 
     def rename(self, reader: str) -> None:
         """Give the files to a reader of another name. The log is emptied before, by ``replace``."""
         old, log = self.path, self._log_path
-        self.close()
+        self.log.close()
         self._name(reader)
         with self._failing():
             self._place.disk.rename(old, self.path)
             self._place.disk.unlink(log)
             self._empty_log()
 
-    def close(self) -> None:
-        """Close the log."""
-        file, self._log = self._log, None
-        self.output.aim(None)
-        if file is not None:
-            file.close()
-
     def leave(self) -> None:
         """Close the log, and remove it if the reader file has everything."""
-        self.close()
-        if not self.grown and self.fuse.blown is None:
+        grown = self.log.grown
+        self.log.close()
+        if not grown and self._fuse.blown is None:
             with self._failing():
                 self._place.disk.unlink(self._log_path)
 
     def remove(self) -> None:
         """Close the files and remove them."""
-        self.close()
+        self.log.close()
         with self._failing():
             self._place.disk.unlink(self.path)
             self._place.disk.unlink(self._log_path)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
-from kestrel.fast import Puts
+from kestrel.fast import Puts, shorten
 from kestrel.files import Limits, Place, open_file, wall_clock_ms
 from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
@@ -161,9 +161,21 @@ class Queue(Puts, OpenQueue):
         for reader, bookmark in (bookmarks or {"": Bookmark()}).items():
             self._add_reader(reader, fit(bookmark, self.files.lowest_id, self.tail_id))
 
-    put = Puts.put
+    def put(self, data: bytes, *, expire_time: int | None = None) -> int:
+        """Add an item for every reader.
 
-    def _put(self, data: bytes, expire_time: int | None) -> int:
+        Args:
+            data: its bytes.
+            expire_time: when it expires, in ms since the epoch; None: never, or by max_age_s.
+
+        Returns:
+            Its id.
+
+        Raises:
+            FullError: a reader would pass a limit, and drop_oldest is not set.
+            TooLargeError: the item is over the limit for one, or over journal_bytes.
+            FailedError: a write failed, now or before.
+        """
         return self.put_many((data,), expire_time=expire_time)[0]
 
     def put_many(self, values: Iterable[bytes], *, expire_time: int | None = None) -> range:
@@ -352,3 +364,6 @@ class Queue(Puts, OpenQueue):
         for reader in self._readers.values():
             while full(len(reader), reader.size - 1, ()) and reader.drop_oldest():
                 pass
+
+
+shorten(Queue, "put")

@@ -14,7 +14,7 @@ import heapq
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
-from kestrel.fast import Entry, Following, tick_ns
+from kestrel.fast import Entry, Following, shorten, tick_ns
 from kestrel.files import MAGIC_SIZE, open_file
 from kestrel.reading import Cursor, Reading
 from kestrel.segmented.files import Bookmark, items_of
@@ -73,20 +73,29 @@ class Reader(Following):
         done = frozenset(number for number in bookmark.done if number > head)
         self.file.replace(head, sorted(done))
         ageless = journal.limits.max_age_ms is None
-        super().__init__(journal.files, self.file, head, done, ageless=ageless)
+        super().__init__(journal.files, self.file.log, head, done, ageless=ageless)
         self._journal, self._tail, self._fuse = journal, journal.tail, journal.files.fuse
         self._cursor = Cursor(_Unread(journal.files, head))
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
-        self._tail.others.append(self.file)
-
-    get = Following.get
-    commit = Following.commit
+        self._tail.others.append(self.file.log)
 
     @property
     def bookmark(self) -> Bookmark:
         """What the reader has confirmed."""
         with self._signal.guard:
             return Bookmark(self.head, frozenset(number for number in self.done if number > self.head))
+
+    def get(self, timeout: Seconds | None = 0.0) -> Item | None:
+        """Take the next item. If it is not committed, it is delivered again after the next opening.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The item; None if none came in time. An item that was given back comes before the others, with its
+            error_count raised.
+        """
+        return self._next(timeout, True)
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
         """Return the item that ``get`` would take, without taking it."""
@@ -97,7 +106,8 @@ class Reader(Following):
         with self._signal.guard:
             return self._has_taken(item if isinstance(item, int) else item.id)
 
-    def _commit(self, item: Item | int) -> bool:
+    def commit(self, item: Item | int) -> bool:
+        """The item, or the item of this id, is done with. False if it is not taken."""
         number = item if isinstance(item, int) else item.id
         with self._signal.guard:
             self._tail.check()
@@ -300,6 +310,8 @@ class Reader(Following):
 
     def _finish(self, number: int) -> None:
         """Commit a taken item. The record is written first: if that fails, nothing here has changed."""
+        if not self._fuse.live:
+            self._fuse.refuse()
         item = self.outstanding[number]
         lowest = self.lowest
         while lowest and (lowest[0] not in self.outstanding or lowest[0] == number):
@@ -309,17 +321,17 @@ class Reader(Following):
             head = self._over_done(head)
         # Both may be needed: the head also moves over gaps, and over items that were done before the opening.
         if number > head:
-            self.file.append(encode_done((number,)))
+            self.file.log.out(encode_done((number,)))
             self.done.add(number)
         if head > self.head:
-            self.file.append(encode_head(head))
+            self.file.log.out(encode_head(head))
             self.head = head
         self._fuse.live = False
         del self.outstanding[number]
         self.items -= 1
         self.bytes -= len(item.data)
         self._fuse.live = True
-        if self.file.grown > self.file.enough:
+        if self.file.log.grown > self.file.log.enough:
             self.checkpoint()
         if self._tail.syncer is not None:
             self._tail.syncer.touched()
@@ -331,6 +343,9 @@ class Reader(Following):
         while head + 1 in self.done:
             head += 1
         return head
+
+
+shorten(Reader, "get", "commit")
 
 
 class _Unread:

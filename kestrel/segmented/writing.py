@@ -165,7 +165,7 @@ class WriterFiles(WriterEnd):
         self.fuse.live = False
         with self.tail.failing():
             self.tail.force()
-            self.tail.close_file()
+            self.tail.output.close()
             self._begin_file()
 
     def _begin_file(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from kestrel.errors import Damage, FullError, TooLargeError
-from kestrel.fast import Calls
+from kestrel.fast import Calls, shorten
 from kestrel.files import Limits, Place, wall_clock_ms
 from kestrel.tail import OpenQueue, Sync
 from kestrel.v2.contents import Contents, Sizes
@@ -131,12 +131,19 @@ class Queue(Calls, OpenQueue):
         plain = max_age_s is None and open_timeout_s is None
         super().__init__(self._backlog, self._tail, limits, plain=plain, now_ms=now_ms)
 
-    put = Calls.put
-    get = Calls.get
-    reserve = Calls.reserve
-    confirm = Calls.confirm
+    def put(self, data: bytes, *, expiry: int = 0) -> None:
+        """Add an item at the end.
 
-    def _put(self, data: bytes, expiry: int) -> None:
+        Args:
+            data: its bytes.
+            expiry: when it expires, in ms since the epoch; 0: never, or by the queue's max_age_s.
+
+        Raises:
+            FullError: the queue is at a limit.
+            TooLargeError: the item is over the limit for one.
+            FailedError: a write failed, now or before.
+            ShutError: the queue is closed.
+        """
         self.put_many((data,), expiry=expiry)
 
     def put_many(self, values: Iterable[bytes], *, expiry: int = 0) -> int:
@@ -159,7 +166,15 @@ class Queue(Calls, OpenQueue):
             self._add(items, expiry)
         return len(items)
 
-    def _get(self, timeout: Seconds | None) -> Item | None:
+    def get(self, timeout: Seconds | None = 0.0) -> Item | None:
+        """Take the head.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The item; None if none came in time.
+        """
         with self._signal.guard:
             if self._wait(timeout) is None:
                 return None
@@ -175,7 +190,15 @@ class Queue(Calls, OpenQueue):
                 self._signal.notify()  # the item stays, and this call may have been the one that was woken for it
             return None if row is None else item_of(row)
 
-    def _reserve(self, timeout: Seconds | None) -> tuple[int, Item] | None:
+    def reserve(self, timeout: Seconds | None = 0.0) -> tuple[int, Item] | None:
+        """Take the head until ``confirm``. ``unreserve`` puts it back, and so does the next opening.
+
+        Args:
+            timeout: seconds to wait for an item; 0: do not wait, None: no limit.
+
+        Returns:
+            The transaction's id and the item; None if none came in time.
+        """
         with self._signal.guard:
             if self._wait(timeout, reserving=True) is None:
                 return None
@@ -190,7 +213,8 @@ class Queue(Calls, OpenQueue):
             row = self._backlog.open.get(xid)
             return None if row is None else row[0]
 
-    def _confirm(self, xid: int) -> bool:
+    def confirm(self, xid: int) -> bool:
+        """The reserved item is done with. False if no such transaction is open: the item was put back before."""
         with self._signal.guard:
             if not self._is_open(xid):
                 return False
@@ -352,3 +376,6 @@ class Queue(Calls, OpenQueue):
         self._contents.put_back(xids)
         self._counts["canceled_transactions"] += len(xids)
         self._signal.notify(len(xids))
+
+
+shorten(Queue, "put", "get", "reserve", "confirm")

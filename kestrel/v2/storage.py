@@ -155,7 +155,7 @@ class Storage:
     def rotate(self) -> Piece:
         """Give the current file its number and start a new one; returns the old one. Raises as ``Appender.append``."""
         with self.tail.replacing():
-            self.tail.close_file()
+            self.tail.output.close()
             self._rename_current()
             self._open_current()
         return self.pieces[-2]
@@ -184,7 +184,7 @@ class Storage:
         """Put content in the place of everything. Raises as ``Appender.append``."""
         with self.tail.replacing():
             temporary = self._write_temporary(content)
-            self.tail.close_file()
+            self.tail.output.close()
             self._rename_current()
             last = self.pieces[-1]
             self._swap(temporary, last)
@@ -238,7 +238,7 @@ class Storage:
         """Remove the queue's files and release the lock. A crash leaves all of it or nothing: it is emptied first."""
         try:
             self.rewrite(())
-            self.tail.close_file()
+            self.tail.output.close()
             self._disk.unlink(self.pieces[-1].path)
             self.tail.renewing.forget()
         finally:

@@ -177,7 +177,7 @@ def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_writt
     assert again.damage
     for n in range(3):
         again.put(value(2, n))
-    again._contents.storage.tail._file.lose()  # type: ignore[union-attr]
+    again._contents.storage.tail.output.file.lose()  # type: ignore[union-attr]
     again._contents.storage.tail.lock.release()
     with opened(disk, 3) as last:
         last.sync()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
-from kestrel.fast import Fuse, Log
+from kestrel.fast import Fuse, Output
 from kestrel.segmented.format import Item
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
@@ -204,9 +204,9 @@ def test_a_write_that_blocks_lets_other_threads_run() -> None:
     os.set_blocking(writing, True)
     fuse = Fuse("queue")
     fuse.live = True
-    log = Log(fuse, 1)
-    log.output.aim(OsFile(writing, "pipe"))
-    writer = threading.Thread(target=log.append, args=(b"record",), daemon=True)
+    log = Output(fuse)
+    log.aim(OsFile(writing, "pipe"))
+    writer = threading.Thread(target=log.out, args=(b"record",), daemon=True)
     writer.start()
     while not os.read(reading, 1 << 16).endswith(b"record"):
         pass
