@@ -165,19 +165,13 @@ def register(spark: SparkSession) -> None:
     parallelism = None if is_connect(spark) else _parallelism(spark)
     known = type("SejSource", (SejSource,), {"parallelism": parallelism, "__module__": "__main__"})
     sources = (known, TextQueueSource, KestrelSource)
-    if is_connect(spark):
-        for source in sources:
-            spark.dataSource.register(source)
-    else:
-        jvm = cast("Any", spark._jvm)
-        log4j = jvm.org.apache.logging.log4j
-        set_level = log4j.core.config.Configurator.setLevel
-        before = log4j.LogManager.getLogger(_REGISTRY).getLevel()
-        set_level(_REGISTRY, log4j.Level.ERROR)  # else a warning for each that replaces what Spark found by itself
-        for source in sources:
-            spark.dataSource.register(source)
-        set_level(_REGISTRY, before)
+    if not is_connect(spark):
         _activate(spark)
+        log4j = cast("Any", spark._jvm).org.apache.logging.log4j
+        # Else this session, and that of each stream, warns for each that replaces what Spark found by itself.
+        log4j.core.config.Configurator.setLevel(_REGISTRY, log4j.Level.ERROR)
+    for source in sources:
+        spark.dataSource.register(source)
 
 
 def _activate(spark: SparkSession) -> None:
