@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from demo.flights import LATE_MINUTES
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_FLIGHT = """
+_FLIGHT: Final = """
     month INT, day INT, hour INT, minute INT, carrier STRING, flight INT, tailnum STRING, dest STRING,
     dep_delay INT, arr_delay INT, time_hour STRING
 """
@@ -19,13 +19,9 @@ _FLIGHT = """
 
 def read_flights(spark: SparkSession, root: Path) -> DataFrame:
     """The hub's journals as a table of flights."""
-    from pyspark.sql import functions as f
-
-    journals = spark.read.format("sej").schema("client STRING, shard INT, key BINARY, value BINARY").load(str(root))
-    row = f.from_json(f.col("value").cast("string"), _FLIGHT)
-    return journals.select(f.col("client").alias("airport"), "shard", "key", row.alias("row")).select(
-        "airport", "shard", "key", "row.*"
-    )
+    schema = f"client STRING, shard INT, key BINARY, {_FLIGHT}"
+    journals = spark.read.format("sej").schema(schema).option("valueFormat", "json").load(str(root))
+    return journals.withColumnRenamed("client", "airport")
 
 
 def delays(flights: DataFrame, target: Path) -> pa.Table:
