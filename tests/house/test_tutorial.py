@@ -19,7 +19,8 @@ from tests.house.house import ROOT, matches, seen
 BLOCKS = re.findall(
     r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
 )
-SQL = "sej sql "
+OURS = {"sej sql ": "-m sej sql ", "python flights.py": "flights.py", "python delays.py": "delays.py"}
+"""What needs DuckDB and the flights, which are not installed a second time."""
 
 
 class Terminal:
@@ -63,8 +64,8 @@ def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[
                 continue
             output = ""
             for line in code.splitlines():
-                # DuckDB is not installed a second time.
-                ours = f"{sys.executable} -m {line}" if line.startswith(SQL) else line
+                start = next(filter(line.startswith, OURS), "")
+                ours = f"{sys.executable} {OURS[start]}{line.removeprefix(start)}" if start else line
                 output += (answer := terminal.type(ours))
                 printed[line] = printed.get(line, "") + answer
         yield printed
