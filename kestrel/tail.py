@@ -50,7 +50,7 @@ class Tail(Appender):
         """
         period = _period(sync)
         self.place = place
-        self.others: list[Output] = []
+        self.others: dict[Output, None] = {}
         self.syncer = None if period is None else Syncer(period, self)
         if self.syncer is not None:
             self.by_policy = self.syncer.appended
@@ -315,13 +315,31 @@ class Renewing:
 
 
 class Store(Protocol):
-    """What an open queue has in its format. Its methods are called under the mutex."""
+    """What an open queue has in its format. Its methods are called under the mutex.
 
-    def close(self) -> None:
-        """Write what the format needs at the end, and close the files."""
+    Attributes:
+        tail: the end of the newest file.
+    """
+
+    tail: Tail
+
+    def settle(self) -> None:
+        """Write what the format needs before the queue is closed."""
 
     def erase(self) -> None:
-        """Remove the files, and close."""
+        """Remove the files."""
+
+    def release(self) -> None:
+        """Close all other files that are open."""
+
+
+def end(store: Store) -> None:
+    """Close the files and release the lock; if that was interrupted, another call finishes it."""
+    store.tail.fuse.live = False  # the next close must not take a queue that was released for an empty one
+    try:
+        store.release()
+    finally:
+        store.tail.close()
 
 
 class OpenQueue:
@@ -334,7 +352,8 @@ class OpenQueue:
 
     _store: Store
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, store: Store) -> None:
+        tail = store.tail
         self.name, self.directory = tail.place.name, tail.place.directory
         self._tail, self._fuse, self._signal = tail, tail.fuse, tail.signal
 
@@ -368,7 +387,10 @@ class OpenQueue:
             tail.syncer.stop()  # outside the mutex, which its thread takes
         with self._signal.guard:
             if not tail.closed:
-                (self._store.erase if erase else self._store.close)()
+                try:
+                    (self._store.erase if erase else self._store.settle)()
+                finally:
+                    end(self._store)
 
     def __enter__(self) -> Self:
         return self

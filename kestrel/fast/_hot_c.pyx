@@ -783,17 +783,17 @@ cdef class Puts(Putting):
     """The put of a queue; see the reference."""
 
     cdef readonly WriterEnd _end
-    cdef list _followings
+    cdef dict _followings
     cdef bint _bounded
 
-    def __init__(self, WriterEnd end not None, limits, list followings not None, *, bint plain, now_ms):
+    def __init__(self, WriterEnd end not None, limits, dict followings not None, *, bint plain, now_ms):
         Putting.__init__(self, end.appender, limits, plain=plain, now_ms=now_ms)
         self._end, self._followings, self._bounded = end, followings, limits.bounded
 
     cdef bint is_full(self) except -1:
         """Whether a reader is at a limit, expired items included."""
         cdef Following reader
-        for one in self._followings:
+        for one in self._followings.values():
             reader = <Following?> one
             if reader.items >= self._most_items or reader.bytes >= self._most_bytes:
                 return True
@@ -825,7 +825,7 @@ cdef class Puts(Putting):
                     end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number
-                    for one in self._followings:
+                    for one in self._followings.values():
                         reader = <Following?> one
                         reader.items += 1
                         reader.bytes += size

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -490,16 +490,22 @@ class Puts(Putting):
     """What the put of a libkestrel queue needs."""
 
     def __init__(
-        self, end: WriterEnd, limits: Limits, followings: list[Following], *, plain: bool, now_ms: Callable[[], int]
+        self,
+        end: WriterEnd,
+        limits: Limits,
+        readers: Mapping[str, Following],
+        *,
+        plain: bool,
+        now_ms: Callable[[], int],
     ) -> None:
         """Put it together.
 
         Args:
             end: where the next item goes.
             limits: of the queue.
-            followings: every reader of the queue; the queue keeps the list current.
+            readers: every reader of the queue by its name; the queue keeps it current.
             plain: as for :class:`Putting`; and an item is never dropped for another one.
             now_ms: the clock, in ms since the epoch.
         """
         super().__init__(end.appender, limits, plain=plain, now_ms=now_ms)
-        self._end, self._followings = end, followings
+        self._end, self._readers_of = end, readers

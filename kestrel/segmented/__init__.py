@@ -4,7 +4,7 @@ The modules, in the order in which they are best read::
 
     format                         records, one at a time and by the block
     files                          reading files: which items count
-    queue, journal, writing        the queue, its mutex and expiry, its readers' files, its writer files
+    queue, journal                 the queue and its limits; its writer files and its readers' files
     reader                         a reader: what it has taken, and what it may commit
     snapshot, moving               a queue for reading only, and what it holds; into a SEJ journal and back
 """

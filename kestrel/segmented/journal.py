@@ -1,61 +1,196 @@
-"""What a libkestrel queue and its readers share: the mutex, the writer files, and the checkpoints.
+"""The files of a libkestrel queue, for the one process that holds its lock: append, rotate, commit, retire.
 
-A commit is one record at the end of a reader file. At a checkpoint every reader file that has grown is replaced by a
-short one, and writer files that every reader has passed are retired. Before a reader file is replaced, the writer files
-are synced: a reader file never confirms an item that a power failure could still take away.
+Relies on ``tail`` for appending, syncing and the lock. Promises: a file's length is always exact, because nothing is
+preallocated. If an original died and left zeros after its records, or bytes that cannot be read, the file is cut to its
+records when the queue is opened, and the bytes are copied to ``kept/`` first unless they are zeros alone.
+
+A commit is one record at the end of a reader's log. At a checkpoint every reader file whose log has grown is replaced
+by a short one, and writer files that every reader has passed are retired. Before a reader file is replaced, the writer
+files are synced: a reader file never confirms an item that a power failure could still take away.
 
 Everything is called under the mutex.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kestrel.fast import Following, Output, tick_ns
-from kestrel.files import MAGIC_SIZE, READER_MAGIC, Limits, open_file
-from kestrel.segmented.files import items_of
-from kestrel.segmented.format import Item, encode_done, encode_head
-from kestrel.segmented.writing import WriterFiles
-from kestrel.tail import Tail
+from kestrel.errors import Damage, DamageError
+from kestrel.fast import Entry, Output, WriterEnd, tick_ns
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, join, open_file
+from kestrel.segmented.files import BEYOND_END, Listing, Scan, after_zeros, items_of, scan, settle
+from kestrel.segmented.format import PUT_EXPIRING_HEAD, Item, encode_done, encode_head
+from kestrel.tail import Sync, Tail
 from sej.fork import notice_fork
 from sej.system.disk import replace_file
+from sej.system.paths import absolute_path
 
+_MOST: Final = 1 << 62
 _MOST_S: Final = 1e9
+LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
+"""The smallest file that has room for an item, one without data."""
 
 
-@dataclass(eq=False)
-class Journal:
-    """The shared state of one open queue; a :class:`~kestrel.tail.Store`.
+class WriterFile(Entry):
+    """One writer file; first_id and last_id are 0 while it holds no item. scanned: what the opening found in it."""
+
+    def __init__(
+        self, path: str, stamp: int, size: int, first_id: int = 0, last_id: int = 0, scanned: Scan | None = None
+    ) -> None:
+        super().__init__(size, first_id, last_id)
+        self.path = path
+        self.stamp = stamp
+        self.scanned = scanned
+
+
+class Journal(WriterEnd):
+    """All files of one open queue, and its readers; a :class:`~kestrel.tail.Store`.
 
     Attributes:
-        files: the writer files.
-        limits: of the queue.
-        checkpoint_s: the least time between two checkpoints.
-        readers: the readers, each a ``Reader``.
-        states: the same, in a list for the compiled module.
+        tail: the open file at the end.
+        fuse: the lifecycle.
+        files: the writer files by the first id in each; the last one is written to.
+        readers: the readers by name, each a ``Reader``.
+        damage: what was unreadable when they were opened.
     """
 
-    files: WriterFiles
-    limits: Limits
-    checkpoint_s: float
-    on_expired: Callable[[Item], None] | None
-    max_errors: int | None
-    on_given_up: Callable[[str, Item], None] | None
-    readers: dict[str, Any] = field(default_factory=dict)
-    states: list[Following] = field(default_factory=list)
+    def __init__(
+        self,
+        place: Place,
+        journal_bytes: int,
+        archive_to: str | os.PathLike[str] | None,
+        checkpoint_s: float,
+        sync: Sync,
+    ) -> None:
+        """Take the lock; the arguments are those of the queue."""
+        self.files: list[WriterFile] = []
+        self.readers: dict[str, Any] = {}
+        self.damage: list[Damage] = []
+        self._place, self._disk = place, place.disk
+        self._checkpoint_ns = int(min(checkpoint_s, _MOST_S) * 1e9)
+        self._archive = None if archive_to is None else absolute_path(archive_to)
+        self._last_stamp = 0
+        if self._archive is not None:
+            for path in (place.directory, self._archive):
+                self._disk.mkdir(path, parents=True)
+            here, there = self._disk.status(place.directory), self._disk.status(self._archive)
+            if here is not None and there is not None and here.device != there.device:
+                raise ValueError(
+                    f"archive_to ({self._archive}) must be on the file system of the queue, to rename into it"
+                )
+        self.tail = Tail(place, sync)
+        super().__init__(self.tail, min(journal_bytes, _MOST))
+        self.fuse = self.tail.fuse
 
     @property
-    def tail(self) -> Tail:
-        """The open file at the end."""
-        return self.files.tail
+    def lowest_id(self) -> int:
+        """The lowest id of all items, 0 in an empty queue. It is that of the first item, unless its id was damaged."""
+        found = [(file.scanned.lowest_id if file.scanned else file.first_id) for file in self.files if file.first_id]
+        return min(found, default=0)
 
-    def is_expired(self, item: Item) -> bool:
-        """Whether an item has expired: at its time, not after it."""
-        expire_time = self.limits.expiry(item.add_time, item.expire_time)
-        return expire_time is not None and expire_time <= self.tail.place.now_ms()
+    @property
+    def size(self) -> int:
+        """The bytes of all writer files."""
+        return sum(file.size for file in self.files)
+
+    def open(self, listing: Listing) -> None:
+        """Read all files, cut each to its good records, remove empty ones, and open the last."""
+        for path in listing.temporary:
+            self._disk.unlink(path)
+        self.tail.renewing.renew([path for _, path in listing.writers])
+        scans: list[tuple[int, str, int, Scan]] = []
+        for stamp, path in listing.writers:
+            self._last_stamp = max(self._last_stamp, stamp)
+            try:
+                with self._disk.open(path, "read") as file:
+                    size = file.size()
+                    scans.append((stamp, path, size, scan(file, size) if size else Scan(0)))
+            except DamageError as error:
+                self.damage.append(Damage(path, 0, error.reason))
+        settled = settle([one for *_, one in scans])
+        for (stamp, path, size, _), found in zip(scans, settled, strict=True):
+            if self._keep(path, size, found):
+                self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
+        self.files.sort(key=lambda file: (file.first_id, file.stamp))
+        self.tail_id = max((file.last_id for file in self.files), default=0)
+        if self.files:
+            self.tail.open(self.files[-1].path, self.files[-1])
+        else:
+            self._begin_file()
+        self.fuse.live = True
+        self._wait_for_checkpoint()
+
+    def _keep(self, path: str, size: int, found: Scan) -> bool:
+        """Cut a file to what counts; False if nothing does, and the file was removed."""
+        with self._disk.open(path, "read") as file:
+            keep = after_zeros(file, found.size) < size
+        if keep or (not found.first_id and found.size > MAGIC_SIZE):
+            reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
+            self.damage.append(Damage(path, found.size if keep else 0, reason))
+            self._place.keep_tail(path, found.size if found.first_id else 0)
+        elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
+            self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
+        if not found.first_id:
+            self._disk.unlink(path)
+            return False
+        if found.size < size:
+            self.tail.renewing.forget()
+            self._place.cut(path, found.size)
+        return True
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Write items with the next ids, one write to a file; the caller sets the fuse live when it has counted them.
+
+        Args:
+            records: one PUT each.
+
+        Raises:
+            FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
+            ShutError: the queue was closed, or belongs to the parent process.
+        """
+        done, midway = 0, False
+        while done < len(records):
+            current, stop = self.files[-1], done
+            size = current.size
+            while stop < len(records) and size + len(records[stop]) <= self.journal_bytes:
+                size += len(records[stop])
+                stop += 1
+            if stop == done:
+                self._rotate(midway=midway)
+                midway = True
+                continue
+            self.tail.append(b"".join(records[done:stop]), midway=midway)
+            midway = True
+            current.first_id = current.first_id or self.tail_id + 1
+            current.last_id = self.tail_id = self.tail_id + stop - done
+            done = stop
+
+    def _rotate(self, *, midway: bool) -> None:
+        if not midway:
+            self.tail.check()
+        self.fuse.live = False
+        with self.tail.failing():
+            self.tail.force()
+            self.tail.output.close()
+            self._begin_file()
+
+    def _begin_file(self) -> None:
+        stamp = self._last_stamp = max(self._place.now_ms(), self._last_stamp + 1)
+        file = WriterFile(self._place.path(f".{stamp}"), stamp, 0)
+        self.tail.open(file.path, file, head=WRITER_MAGIC)
+        self.files.append(file)
+
+    def items_after(self, number: int) -> Iterator[Item]:
+        """The items above an id that are in the files, committed or not; while the queue is not changed."""
+        for writer in list(self.files):
+            if writer.last_id > number:
+                with open_file(writer.path, self._disk) as file:
+                    for item in items_of(file, end=writer.size).records():
+                        if item.id > number:
+                            yield item
 
     def checkpoint(self) -> None:
         """Replace all reader files by short ones, and retire what every reader has passed."""
@@ -65,49 +200,46 @@ class Journal:
             for reader in self.readers.values():
                 if reader.file.log.grown:
                     reader.checkpoint()
-            self.files.retire(min((reader.head for reader in self.readers.values()), default=self.files.tail_id))
-            self.wait_for_checkpoint()
+            self._retire(min((reader.head for reader in self.readers.values()), default=self.tail_id))
+            self._wait_for_checkpoint()
 
-    def wait_for_checkpoint(self) -> None:
+    def _wait_for_checkpoint(self) -> None:
         """Let some time pass before a commit writes the next checkpoint."""
-        self.files.due_ns = tick_ns() + int(min(self.checkpoint_s, _MOST_S) * 1e9)
+        self.due_ns = tick_ns() + self._checkpoint_ns
 
-    def items_after(self, number: int) -> Iterator[Item]:
-        """The items above an id that are in the files, committed or not; while the queue is not changed."""
-        for writer in list(self.files.files):
-            if writer.last_id > number:
-                with open_file(writer.path, self.tail.place.disk) as file:
-                    for item in items_of(file, end=writer.size).records():
-                        if item.id > number:
-                            yield item
+    def _retire(self, lowest_head: int) -> None:
+        """Remove or archive the files whose items every reader has confirmed."""
+        passed = 0
+        while passed + 1 < len(self.files) and self.files[passed].last_id <= lowest_head:
+            passed += 1
+        with self.tail.failing():
+            for file in self.files[:passed]:
+                if self._archive is None:
+                    self._disk.unlink(file.path)
+                else:
+                    self._disk.rename(file.path, join(self._archive, f"archive~{self._place.name}.{file.stamp}"))
+        del self.files[:passed]
 
-    def forget(self, reader: Any) -> None:
-        """Close a reader that is not one any more."""
-        self.states.remove(reader)
-        self.tail.others.remove(reader.file.log)
-        reader.close()
-
-    def close(self) -> None:
-        """Write a checkpoint, and close the files."""
-        self._end(self.checkpoint if self.files.fuse.live else None)
+    def settle(self) -> None:
+        """Write a checkpoint."""
+        if self.fuse.live:
+            self.checkpoint()
 
     def erase(self) -> None:
-        """Remove the files, and close."""
-        self._end(self._remove)
-
-    def _remove(self) -> None:
+        """Remove all files, oldest first, so that after a crash in between no confirmed item is back."""
         self.tail.check()
-        self.files.erase()
+        with self.tail.failing():
+            for file in self.files:
+                self._disk.unlink(file.path)
+            self.tail.renewing.forget()
         for reader in self.readers.values():
             reader.file.remove()
 
-    def _end(self, act: Callable[[], None] | None) -> None:
+    def release(self) -> None:
+        """Close the readers."""
         with ExitStack() as ending:
-            ending.callback(self.tail.close)
             for reader in self.readers.values():
                 ending.callback(reader.close)
-            if act is not None:
-                act()
 
 
 _GROWN_BYTES: Final = 1 << 18
@@ -118,18 +250,17 @@ class BookmarkFile:
     """The files of one reader. They exist after the first ``replace``.
 
     Attributes:
-        path: the reader file.
-        log: what was committed since.
+        log: what was committed since then.
     """
 
-    def __init__(self, journal: Journal, reader: str) -> None:
-        self._place, self._failing = journal.tail.place, journal.tail.failing
-        self._fuse = journal.files.fuse
-        self.log = Output(self._fuse)
+    def __init__(self, tail: Tail, reader: str) -> None:
+        self._place, self._tail, self._fuse = tail.place, tail, tail.fuse
+        self.log = Output(tail.fuse)
+        tail.others[self.log] = None
         self._name(reader)
 
     def _name(self, reader: str) -> None:
-        self.path = self._place.path(f".read.{reader}")
+        self._path = self._place.path(f".read.{reader}")
         self._log_path = self._place.path(f"~~read.{reader}")
 
     def replace(self, head: int, done: list[int]) -> None:
@@ -138,8 +269,8 @@ class BookmarkFile:
         if not self._fuse.live:
             self._fuse.refuse()
         self._fuse.live = False
-        with self._failing():
-            replace_file(self._place.disk, f"{self.path}~~{self._place.now_ms()}", self.path, data)
+        with self._tail.failing():
+            replace_file(self._place.disk, f"{self._path}~~{self._place.now_ms()}", self._path, data)
             self._empty_log()
         self.log.enough = max(_GROWN_BYTES, len(data))
         self._fuse.live = True
@@ -158,11 +289,11 @@ class BookmarkFile:
 
     def rename(self, reader: str) -> None:
         """Give the files to a reader of another name. The log is emptied before, by ``replace``."""
-        old, log = self.path, self._log_path
+        old, log = self._path, self._log_path
         self.log.close()
         self._name(reader)
-        with self._failing():
-            self._place.disk.rename(old, self.path)
+        with self._tail.failing():
+            self._place.disk.rename(old, self._path)
             self._place.disk.unlink(log)
             self._empty_log()
 
@@ -170,13 +301,14 @@ class BookmarkFile:
         """Close the log, and remove it if the reader file has everything."""
         grown = self.log.grown
         self.log.close()
+        self._tail.others.pop(self.log, None)
         if not grown and self._fuse.blown is None:
-            with self._failing():
+            with self._tail.failing():
                 self._place.disk.unlink(self._log_path)
 
     def remove(self) -> None:
         """Close the files and remove them."""
         self.log.close()
-        with self._failing():
-            self._place.disk.unlink(self.path)
+        with self._tail.failing():
+            self._place.disk.unlink(self._path)
             self._place.disk.unlink(self._log_path)

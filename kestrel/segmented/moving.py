@@ -155,7 +155,7 @@ def _decide(queue: Queue, plan: SealedFile, messages: list[int]) -> int:
 
 
 def _items_after(queue: Queue, number: int) -> Iterator[Fields]:
-    return (_fields(item) for item in queue._journal.items_after(number))
+    return (_fields(item) for item in queue._store.items_after(number))
 
 
 def _fields(item: Item) -> Fields:

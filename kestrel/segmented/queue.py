@@ -1,6 +1,6 @@
 """A libkestrel queue: one journal of items, several readers that each see all of them.
 
-Relies on ``writing`` (one write per put), ``journal`` (one write per commit) and ``reader``. Promises: a put or commit
+Relies on ``journal`` (one write per put or commit) and ``reader``. Promises: a put or commit
 that returned survives the death of the process. An item that a reader did not commit is delivered again after the next
 opening, one that it did commit is not, in whatever order. A writer file is removed when every reader is past it.
 
@@ -19,11 +19,10 @@ from kestrel.fast import Puts, shorten
 from kestrel.files import Limits, Place, open_file, wall_clock_ms
 from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
-from kestrel.segmented.journal import Journal
-from kestrel.segmented.reader import Reader
+from kestrel.segmented.journal import LEAST_BYTES, Journal
+from kestrel.segmented.reader import Reader, Rules
 from kestrel.segmented.snapshot import fit
-from kestrel.segmented.writing import LEAST_BYTES, WriterFiles
-from kestrel.tail import OpenQueue, Sync
+from kestrel.tail import OpenQueue, Sync, end
 from sej.checks import CALLABLE, COUNT, FLAG, PATH, SECONDS, between, optional, require
 from sej.durations import Seconds, seconds
 from sej.system.disk import OS, Disk
@@ -63,6 +62,8 @@ class Queue(Puts, OpenQueue):
         ...     item = reader.get()
         ...     reader.commit(item.id)
     """
+
+    _store: Journal
 
     def __init__(
         self,
@@ -129,14 +130,14 @@ class Queue(Puts, OpenQueue):
             raise ValueError(f"journal_bytes must be at least {LEAST_BYTES}, got {journal_bytes!r}")
         self._drop_oldest = drop_oldest
         limits = Limits(place, max_items, max_bytes, max_item_bytes, max_age_s, most=MAX_DATA_SIZE)
+        self._rules = Rules(limits, on_expired, max_errors, on_given_up)
         with place.opening():
-            self.files = WriterFiles(place, journal_bytes, archive_to, sync)
-            self._store = self._journal = Journal(self.files, limits, checkpoint_s, on_expired, max_errors, on_given_up)
-            OpenQueue.__init__(self, self.files.tail)
+            self._store = Journal(place, journal_bytes, archive_to, checkpoint_s, sync)
+            OpenQueue.__init__(self, self._store)
             try:
                 self._open(place, limits)
             except BaseException:
-                self._tail.close()
+                end(self._store)
                 raise
 
     def _open(self, place: Place, limits: Limits) -> None:
@@ -151,15 +152,14 @@ class Queue(Puts, OpenQueue):
             bookmarks[reader] = bookmark or Bookmark()
         if len(bookmarks) > 1 and bookmarks.pop("", None) is not None:
             place.disk.unlink(listing.readers[""])
-        self.files.open(listing)
-        limits.max_item_bytes = min(limits.max_item_bytes, self.files.journal_bytes - LEAST_BYTES)
-        self._readers: dict[str, Reader] = self._journal.readers
+        self._store.open(listing)
+        limits.max_item_bytes = min(limits.max_item_bytes, self._store.journal_bytes - LEAST_BYTES)
+        self._readers: dict[str, Reader] = self._store.readers
         plain = not (limits.bounded and self._drop_oldest)
-        super().__init__(self.files, limits, self._journal.states, plain=plain, now_ms=place.now_ms)
-        self.damage: list[Damage] = self.files.damage + damage
-        self._journal.wait_for_checkpoint()
+        super().__init__(self._store, limits, self._readers, plain=plain, now_ms=place.now_ms)
+        self.damage: list[Damage] = self._store.damage + damage
         for reader, bookmark in (bookmarks or {"": Bookmark()}).items():
-            self._add_reader(reader, fit(bookmark, self.files.lowest_id, self.tail_id))
+            self._add_reader(reader, fit(bookmark, self._store.lowest_id, self.tail_id))
 
     def put(self, data: bytes, *, expire_time: int | None = None) -> int:
         """Add an item for every reader.
@@ -222,7 +222,7 @@ class Queue(Puts, OpenQueue):
                 Item(number, now if add_time == -1 else add_time, expire_time, errors, data)
                 for number, (_, add_time, expire_time, errors, data) in enumerate(found, start)
             ]
-            self.files.append([encode_put(item) for item in found])
+            self._store.append([encode_put(item) for item in found])
             size = sum(len(item.data) for item in found)
             for reader in self._readers.values():
                 reader.items += len(found)
@@ -268,8 +268,8 @@ class Queue(Puts, OpenQueue):
                 self._fuse.live = True
                 if start == "auto":
                     return default
-                self._journal.forget(default)
-            head = self.tail_id if start != "first" else self.files.lowest_id - 1
+                default.close()
+            head = self.tail_id if start != "first" else self._store.lowest_id - 1
             return self._add_reader(name, Bookmark(max(head, 0)))
 
     def drop_reader(self, name: str) -> None:
@@ -290,7 +290,7 @@ class Queue(Puts, OpenQueue):
                 self._add_reader("", reader.bookmark)
             self._fuse.live = False
             del self._readers[name]
-            self._journal.forget(reader)
+            reader.close()
             reader.file.remove()
             self._fuse.live = True
 
@@ -303,16 +303,16 @@ class Queue(Puts, OpenQueue):
     @property
     def tail_id(self) -> int:
         """The last id that was given; 0 before the first."""
-        return self.files.tail_id
+        return self._store.tail_id
 
     @property
     def size(self) -> int:
         """The bytes of all writer files."""
-        return self.files.size
+        return self._store.size
 
     def checkpoint(self) -> None:
         """Replace all reader files by short ones, and retire what every reader has passed."""
-        self._journal.checkpoint()
+        self._store.checkpoint()
 
     def checked(self, data: bytes) -> bytes:
         """An item, if the queue can take it; raises as :meth:`put_many`."""
@@ -321,8 +321,8 @@ class Queue(Puts, OpenQueue):
     # Every method from here on is called under the mutex.
 
     def _add_reader(self, name: str, bookmark: Bookmark) -> Reader:
-        reader = Reader(self._journal, name, bookmark)
-        for writer in self.files.files:
+        reader = Reader(self._store, self._rules, name, bookmark)
+        for writer in self._store.files:
             found = writer.scanned
             if writer.last_id <= bookmark.head:
                 continue
@@ -339,7 +339,6 @@ class Queue(Puts, OpenQueue):
                 for batch in items_of(items, end=writer.size).batches():
                     reader.added(batch)
         self._readers[name] = reader
-        self._journal.states.append(reader)
         return reader
 
     def _make_room(self, items: list[bytes]) -> None:

@@ -11,16 +11,16 @@ a gap between two files, and delivers done items again.)
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kestrel.errors import MissingError
 from kestrel.fast import Entry, Following, shorten, tick_ns
-from kestrel.files import MAGIC_SIZE, open_file
+from kestrel.files import MAGIC_SIZE, Limits, open_file
 from kestrel.reading import Cursor, Reading
 from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import Item, encode_done, encode_head
-from kestrel.segmented.journal import BookmarkFile, Journal
-from kestrel.segmented.writing import WriterFile, WriterFiles
+from kestrel.segmented.journal import BookmarkFile, Journal, WriterFile
 from sej.durations import Seconds
 from sej.system.disk import File
 
@@ -55,6 +55,15 @@ class Counters(NamedTuple):
     flushes: int
 
 
+class Rules(NamedTuple):
+    """The options of a queue that its readers follow, with the same names."""
+
+    limits: Limits
+    on_expired: Callable[[Item], None] | None
+    max_errors: int | None
+    on_given_up: Callable[[str, Item], None] | None
+
+
 class Reader(Following):
     """One reader; made by ``Queue.reader``.
 
@@ -63,21 +72,19 @@ class Reader(Following):
         file: its file.
     """
 
-    def __init__(self, journal: Journal, name: str, bookmark: Bookmark) -> None:
+    def __init__(self, journal: Journal, rules: Rules, name: str, bookmark: Bookmark) -> None:
         """Made by ``Queue.reader``."""
         self.name = name
-        self.file = BookmarkFile(journal, name)
+        self.file = BookmarkFile(journal.tail, name)
         head = bookmark.head
         while head + 1 in bookmark.done:  # the original looks at the head only
             head += 1
         done = frozenset(number for number in bookmark.done if number > head)
         self.file.replace(head, sorted(done))
-        ageless = journal.limits.max_age_ms is None
-        super().__init__(journal.files, self.file.log, head, done, ageless=ageless)
-        self._journal, self._tail, self._fuse = journal, journal.tail, journal.files.fuse
-        self._cursor = Cursor(_Unread(journal.files, head))
+        super().__init__(journal, self.file.log, head, done, ageless=rules.limits.max_age_ms is None)
+        self._journal, self._rules, self._tail, self._fuse = journal, rules, journal.tail, journal.fuse
+        self._cursor = Cursor(_Unread(journal, head))
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
-        self._tail.others.append(self.file.log)
 
     @property
     def bookmark(self) -> Bookmark:
@@ -124,7 +131,7 @@ class Reader(Following):
         the original; at ``max_errors`` the item is committed instead.
         """
         number = item if isinstance(item, int) else item.id
-        journal = self._journal
+        rules = self._rules
         with self._signal.guard:
             self._tail.check()
             if not self._has_taken(number):
@@ -132,9 +139,9 @@ class Reader(Following):
             again = self.outstanding[number]
             again = again._replace(error_count=again.error_count + 1)
             self._counts["canceled"] += 1
-            if journal.max_errors is not None and again.error_count >= journal.max_errors:
-                if journal.on_given_up is not None:
-                    journal.on_given_up(self.name, again)
+            if rules.max_errors is not None and again.error_count >= rules.max_errors:
+                if rules.on_given_up is not None:
+                    rules.on_given_up(self.name, again)
                 self._finish(number)
                 self._counts["discarded"] += 1
                 return True
@@ -159,7 +166,7 @@ class Reader(Following):
             self.outstanding.update(taken)
             self.returned.clear()
             self.ahead = None
-            self.seen = self._journal.files.tail_id
+            self.seen = self._journal.tail_id
             self._skip_to(self.seen)
             self.items = len(taken)
             self.bytes = sum(len(item.data) for item in taken.values())
@@ -223,8 +230,8 @@ class Reader(Following):
         """Commit the next item, unseen; it comes next again if the report fails, or if this is interrupted."""
         try:
             self._take(item)
-            if expired and self._journal.on_expired is not None:
-                self._journal.on_expired(item)
+            if expired and self._rules.on_expired is not None:
+                self._rules.on_expired(item)
             self._finish(item.id)
         except BaseException:  # a signal handler's exception, too, must not leave the item taken
             if self._has_taken(item.id):
@@ -261,7 +268,8 @@ class Reader(Following):
                 if self.ahead is None:
                     return None
                 item = self.ahead
-            if not self._journal.is_expired(item):
+            expire_time = self._rules.limits.expiry(item.add_time, item.expire_time)
+            if expire_time is None or expire_time > self._tail.place.now_ms():  # at its time, not after it
                 return item
             self._drop(item, expired=True)
             self._counts["expired"] += 1
@@ -286,7 +294,7 @@ class Reader(Following):
     def _skip_to(self, number: int) -> None:
         """Pass everything up to number."""
         self._cursor.close()
-        self._cursor = Cursor(_Unread(self._journal.files, number))
+        self._cursor = Cursor(_Unread(self._journal, number))
         self.after = number
         self.batch = []
         self.at = 0
@@ -335,7 +343,7 @@ class Reader(Following):
             self.checkpoint()
         if self._tail.syncer is not None:
             self._tail.syncer.touched()
-        if tick_ns() >= self._journal.files.due_ns:
+        if tick_ns() >= self._journal.due_ns:
             self._journal.checkpoint()
 
     def _over_done(self, head: int) -> int:
@@ -351,11 +359,11 @@ shorten(Reader, "get", "commit")
 class _Unread:
     """The writer files with ids above one, for a cursor."""
 
-    def __init__(self, files: WriterFiles, after: int) -> None:
-        self._files, self._after = files, after
+    def __init__(self, journal: Journal, after: int) -> None:
+        self._journal, self._after = journal, after
 
     def following(self, entry: Entry | None) -> tuple[Entry, int] | None:
-        files = self._files.files
+        files = self._journal.files
         start = files.index(entry) + 1 if isinstance(entry, WriterFile) and entry in files else 0
         later = (file for file in files[start:] if file is not entry and file.last_id > self._after)
         found = next(later, None)
@@ -364,7 +372,7 @@ class _Unread:
     def open(self, entry: Entry) -> File | None:
         assert isinstance(entry, WriterFile)
         try:
-            return open_file(entry.path, self._files.tail.place.disk)
+            return open_file(entry.path, self._journal.tail.place.disk)
         except MissingError:
             return None
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, MissingError
 from kestrel.files import Place, wall_clock_ms
-from kestrel.tail import Sync
+from kestrel.tail import Sync, end
 from kestrel.v2.backlog import MEMORY_PER_BYTE, Backlog, next_xid
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, UNREMOVE, addx, continue_, removes, xid_operation
 from kestrel.v2.items import Row
@@ -90,7 +90,7 @@ class Contents:
             storage.ready(self.damage)
             self.put_back(sorted(backlog.open, reverse=True) if put_back else [])
         except BaseException:
-            self.end()
+            end(self)
             raise
 
     def add(self, items: Sequence[bytes], now: int, expiry: int, *, closes: int | None = None) -> None:
@@ -198,28 +198,18 @@ class Contents:
         backlog.plain_below = 0 if behind else min(quiet, self.storage.size + backlog.room // MEMORY_PER_BYTE)
         backlog.empty_below = min(backlog.plain_below, self.growth.empty_below)
 
-    def close(self) -> None:
-        """Sync and close; the journal of an empty queue is rewritten first, as the original does."""
-        try:
-            if self.fuse.live and not self.backlog and self.storage.total_size:
-                self.growth.rewrite(self.storage.place.now_ms())
-        finally:
-            self.end()
+    def settle(self) -> None:
+        """Rewrite the journal of an empty queue, as the original does."""
+        if self.fuse.live and not self.backlog and self.storage.total_size:
+            self.growth.rewrite(self.storage.place.now_ms())
 
     def erase(self) -> None:
-        """Remove the queue's files and close."""
-        try:
-            self.storage.erase()
-        finally:
-            self.end()
+        """Remove the queue's files."""
+        self.storage.erase()
 
-    def end(self) -> None:
-        """Sync and close the files."""
-        try:
-            self.tail.close()
-        finally:
-            self.fuse.live = False  # if this close was interrupted, the next one must not take the queue for empty
-            self.backlog.close()
+    def release(self) -> None:
+        """Close what is read."""
+        self.backlog.close()
 
 
 class Growth:
@@ -351,5 +341,5 @@ def pack(
         try:
             store.growth.rewrite(now_ms())
         finally:
-            store.end()
+            end(store)
     return store.damage

@@ -13,6 +13,7 @@ from typing import Literal
 
 from kestrel.files import Place, wall_clock_ms
 from kestrel.reading import Pinned
+from kestrel.tail import end
 from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
@@ -137,7 +138,7 @@ def import_(
                 disk.unlink(staged.path)
             return Moved(staged.count, staged.checksum, None, contents.damage)
         finally:
-            contents.end()
+            end(contents)
 
 
 class _Form:

@@ -54,6 +54,8 @@ class Queue(Calls, OpenQueue):
         ...     queue.confirm(xid)
     """
 
+    _store: Contents
+
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -124,10 +126,10 @@ class Queue(Calls, OpenQueue):
         self._counts = dict.fromkeys(("expired_items", "discarded", "canceled_transactions", "total_flushes"), 0)
         with place.opening():
             sizes = Sizes(max_memory_bytes, journal_bytes, max_journal_bytes, compact_delay_s)
-            self._store = self._contents = Contents(place, sizes, dialect, sync, put_back=True)
-        self._backlog = self._contents.backlog
-        self.damage: list[Damage] = self._contents.damage
-        OpenQueue.__init__(self, self._contents.tail)
+            self._store = Contents(place, sizes, dialect, sync, put_back=True)
+        self._backlog = self._store.backlog
+        self.damage: list[Damage] = self._store.damage
+        OpenQueue.__init__(self, self._store)
         plain = max_age_s is None and open_timeout_s is None
         super().__init__(self._backlog, self._tail, limits, plain=plain, now_ms=now_ms)
 
@@ -178,8 +180,8 @@ class Queue(Calls, OpenQueue):
         with self._signal.guard:
             if self._wait(timeout) is None:
                 return None
-            row = self._contents.remove()
-            self._contents.tend(self._now_ms())
+            row = self._store.remove()
+            self._store.tend(self._now_ms())
         return item_of(row)
 
     def peek(self, timeout: Seconds | None = 0.0) -> Item | None:
@@ -203,8 +205,8 @@ class Queue(Calls, OpenQueue):
             if self._wait(timeout, reserving=True) is None:
                 return None
             now = self._now_ms()
-            xid, row = self._contents.reserve(None if self._open_timeout_ms is None else now)
-            self._contents.tend(now)
+            xid, row = self._store.reserve(None if self._open_timeout_ms is None else now)
+            self._store.tend(now)
             return xid, item_of(row)
 
     def number_of(self, xid: int) -> int | None:
@@ -218,7 +220,7 @@ class Queue(Calls, OpenQueue):
         with self._signal.guard:
             if not self._is_open(xid):
                 return False
-            self._contents.confirm(xid)
+            self._store.confirm(xid)
             return True
 
     def unreserve(self, xid: int) -> bool:
@@ -256,9 +258,9 @@ class Queue(Calls, OpenQueue):
         with self._signal.guard:
             self._fuse.require_open()  # notices a fork
             self._tail.check()
-            count = self._contents.clear(self._now_ms())
+            count = self._store.clear(self._now_ms())
             self._counts["total_flushes"] += 1
-            self._contents.tend(self._now_ms())
+            self._store.tend(self._now_ms())
             return count
 
     def __len__(self) -> int:
@@ -274,20 +276,20 @@ class Queue(Calls, OpenQueue):
     def counters(self) -> Counters:
         """What the original counts."""
         with self._signal.guard:
-            contents, backlog = self._contents, self._backlog
+            store, backlog = self._store, self._backlog
             return Counters(
                 items=len(backlog),
                 bytes=backlog.data_bytes,
                 total_items=backlog.added,
-                logsize=contents.storage.size,
+                logsize=store.storage.size,
                 mem_items=len(backlog.memory),
                 mem_bytes=backlog.memory_bytes,
                 age=max(self._now_ms() - backlog.taken_add_time, 0) if backlog.data_bytes else 0,
                 waiters=self._signal.waiters,
                 open_transactions=len(backlog.open),
                 transactions=self._transactions,
-                journal_rewrites=contents.growth.rewrites,
-                journal_rotations=contents.growth.rotations,
+                journal_rewrites=store.growth.rewrites,
+                journal_rotations=store.growth.rotations,
                 **self._counts,
             )
 
@@ -306,8 +308,8 @@ class Queue(Calls, OpenQueue):
         self._expire(now)
         if self._limits.bounded and items and closes is None:
             self._make_room(items)
-        self._contents.tend(now)
-        self._contents.add(items, now, self._limits.expiry(now, expiry or None) or 0, closes=closes)
+        self._store.tend(now)
+        self._store.add(items, now, self._limits.expiry(now, expiry or None) or 0, closes=closes)
         self._signal.notify(len(items))
 
     def _make_room(self, items: Sequence[bytes]) -> None:
@@ -321,7 +323,7 @@ class Queue(Calls, OpenQueue):
                 path=self.directory,
             )
         while backlog.head() is not None and full(len(backlog), backlog.data_bytes, items):
-            self._contents.remove()
+            self._store.remove()
             self._counts["discarded"] += 1
 
     def _wait(self, timeout: Seconds | None, *, reserving: bool = False) -> Row | None:
@@ -341,8 +343,8 @@ class Queue(Calls, OpenQueue):
             row = backlog.head()
             if row is not None:
                 return row
-            if self._contents.reserved_at:
-                since = min(self._contents.reserved_at.values())
+            if self._store.reserved_at:
+                since = min(self._store.reserved_at.values())
                 due_ms = since + (self._open_timeout_ms or 0) - self._now_ms()
                 self._signal.limit_s = max(due_ms / 1000, 0.001)
             else:
@@ -361,19 +363,19 @@ class Queue(Calls, OpenQueue):
             if self._expire_to is not None:
                 with contextlib.suppress(FullError, TooLargeError):
                     self._expire_to.put(data)
-            self._contents.remove(expired=True)
+            self._store.remove(expired=True)
             self._counts["expired_items"] += 1
 
     def _time_out(self, now: int) -> None:
         """Put back what was reserved for too long."""
-        reserved_at = self._contents.reserved_at
+        reserved_at = self._store.reserved_at
         if self._open_timeout_ms is not None and reserved_at:
             late = [xid for xid, since in reserved_at.items() if now - since > self._open_timeout_ms]
             if late:
                 self._put_back(late[::-1])
 
     def _put_back(self, xids: list[int]) -> None:
-        self._contents.put_back(xids)
+        self._store.put_back(xids)
         self._counts["canceled_transactions"] += len(xids)
         self._signal.notify(len(xids))
 

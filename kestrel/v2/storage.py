@@ -235,14 +235,11 @@ class Storage:
         self.tail.open(path, self.current)
 
     def erase(self) -> None:
-        """Remove the queue's files and release the lock. A crash leaves all of it or nothing: it is emptied first."""
-        try:
-            self.rewrite(())
-            self.tail.output.close()
-            self._disk.unlink(self.pieces[-1].path)
-            self.tail.renewing.forget()
-        finally:
-            self.tail.close()
+        """Remove the queue's files. A crash leaves all of it or nothing: it is emptied first."""
+        self.rewrite(())
+        self.tail.output.close()
+        self._disk.unlink(self.pieces[-1].path)
+        self.tail.renewing.forget()
 
 
 def pinned_pieces(snapshot: Pinned, dialect: Dialect) -> Pieces:

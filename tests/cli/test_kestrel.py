@@ -76,7 +76,7 @@ def spool_of_both(directory: Path) -> None:
         cars.reserve()
         with kestrel.Queue(directory, r"a\b+c") as odd:
             odd.put(b"odd")
-        cars._contents.storage.tail.close()  # as a killed process leaves it
+        cars._store.storage.tail.close()  # as a killed process leaves it
     with segmented.Queue(directory, "jobs") as jobs:
         jobs.put_many([b"1", b"22"])
         jobs.reader("r").get()

@@ -91,9 +91,9 @@ def seen(disk: Disk, turn: int) -> Iterator[tuple[str, Any]]:
         for n in range(2):
             yield "put", value(turn, n)
         queue.put(b"killed here %d" % turn)
-        queue._contents.storage.tail.lock.release()  # as death does
-        queue._contents.storage.fuse.live = False
-        queue._contents.storage.fuse.shut = True
+        queue._store.storage.tail.lock.release()  # as death does
+        queue._store.storage.fuse.live = False
+        queue._store.storage.fuse.shut = True
 
 
 def in_files(kind: Any, disk: CrashDisk, said: list[tuple[str, Any]]) -> None:
@@ -177,8 +177,8 @@ def test_a_cut_below_the_kept_position_is_not_taken_for_durable_when_it_is_writt
     assert again.damage
     for n in range(3):
         again.put(value(2, n))
-    again._contents.storage.tail.output.file.lose()  # type: ignore[union-attr]
-    again._contents.storage.tail.lock.release()
+    again._store.storage.tail.output.file.lose()  # type: ignore[union-attr]
+    again._store.storage.tail.lock.release()
     with opened(disk, 3) as last:
         last.sync()
         there = len(last)

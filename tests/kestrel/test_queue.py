@@ -16,7 +16,7 @@ import kestrel
 import sej
 from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
-from kestrel.segmented.writing import LEAST_BYTES
+from kestrel.segmented.journal import LEAST_BYTES
 from kestrel.v2 import format
 from kestrel.v2.backlog import next_xid
 from kestrel.v2.format import addx, removes
@@ -435,7 +435,7 @@ def test_a_replay_beside_a_queue_in_use_sees_every_item_or_says_so(change: str, 
     with kestrel.Queue("/q", "cars", max_memory_bytes=200, disk=disk, now_ms=count(START).__next__) as queue:
         queue.put_many(due[:-1])
         queue.put(due[-1])
-        contents = queue._contents
+        contents = queue._store
         act = contents.storage.rotate if change == "rotate" else partial(contents.growth.rewrite, START)
         with nullcontext() if moment else pytest.raises(BusyError, match="less busy"):
             assert disk.replay(act, moment) == due
