@@ -775,7 +775,7 @@ cdef class Buffer:
         self.position += self._used - self._drained
         self._drained = self._used
 
-    def write_directly(self, write, trouble, int64_t until, int64_t look_in_ns):
+    def set_direct_write(self, write, trouble, int64_t until, int64_t look_in_ns):
         """Write without drain up to a position of the file and for a time; then drain is called again."""
         self._write = write
         self._descriptor = -1

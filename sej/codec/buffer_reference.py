@@ -31,7 +31,7 @@ class Buffer:
         batch_limit: undrained bytes at which a batch drains in between.
         position: the end of the written file.
         interrupted: tells drain that the last write, or another change of the file, did not finish.
-        direct_until: below this position the buffer writes without drain, see :meth:`write_directly`.
+        direct_until: below this position the buffer writes without drain, see :meth:`set_direct_write`.
         forgotten: called if the :class:`Handle` is gone; None: nothing is left to do.
         first_timestamp: of the messages since the last clear; ns.
         last_timestamp: as above.
@@ -204,7 +204,7 @@ class Buffer:
         self.position += end - self._drained
         self._drained = end
 
-    def write_directly(
+    def set_direct_write(
         self,
         write: Callable[[bytes], int] | None,
         trouble: Callable[[BaseException | None, int], None] | None,

@@ -14,5 +14,8 @@ The modules and subpackages, in the order in which they are best read. Each impo
     work, adapter                      worker loops; the interfaces of queue.Queue and asyncio
     interface                          what every queue and every item can do; open_queue
 
+A lease ends when its worker gives the item back or ends it (``item``), when its holder has died
+(``core.requeue_of_dead_holders``), or when its time is over (``log.ready_queue``), which the next PICK records.
+
 ``work`` and ``adapter`` use the interface alone, as do the queues of other packages.
 """

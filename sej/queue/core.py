@@ -24,7 +24,7 @@ from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
 from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
-from sej.queue.log.schedule import KeyOrder, Kinds
+from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
@@ -246,21 +246,21 @@ class QueueCore:
 
     # --- under the lock
 
-    def free_dead_holders(self, now: int) -> None:
+    def requeue_of_dead_holders(self, now: int) -> None:
         """Return the items of holders that died to the queue."""
         state = self.log.state
         if state.leased:
             dead = self.holders.dead(state.holders())
             if dead:
                 self.log.append(*(FREE(holder) for holder in sorted(dead)))
-                state.schedule.tick(now)
+                state.ready_queue.tick(now)
 
-    def take_back(self, now: int) -> None:
+    def requeue_expired(self, now: int) -> None:
         """Return items to the queue whose holder died, or whose lease is over."""
         log, state = self.log, self.log.state
-        self.free_dead_holders(now)
-        state.schedule.tick(now)
-        back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.schedule.lapsed)]
+        self.requeue_of_dead_holders(now)
+        state.ready_queue.tick(now)
+        back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.ready_queue.expired)]
         if back:
             log.append(*back)
 
@@ -281,11 +281,11 @@ class QueueCore:
         with self.life.mutex:
             if not self.log.unsure:  # else what an interrupt left of the state is read again first
                 self.log.prepare_head()
-            self.under_lock(self._give_all_back)
+            self.under_lock(self._requeue_own)
         if self.durable:
             self.syncer.make_durable(self.log.appended)
 
-    def _give_all_back(self) -> None:
+    def _requeue_own(self) -> None:
         with suppress(LockLostError):  # another queue may have this number, and its items must stay leased
             self.holders.check()
             if self.holders.mine in self.log.state.holders():

@@ -284,7 +284,7 @@ class JournalQueue(WorkQueue):
         with self._core.life.mutex:
             if self._core.log.unsure:
                 return 0.0  # the next call reads the log again
-            due = state.schedule.next_due_ns()
+            due = state.ready_queue.next_due_ns()
             others = any(lease.holder != self._core.holders.mine for lease in state.leased.values())
             now = self._clock.boot_ns()
             planned = self._scheduler.wait_ns(now) if state.timetable.turns else None

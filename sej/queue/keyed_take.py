@@ -1,6 +1,6 @@
 """Find the next item of a queue with an order of keys, or with limits by kind.
 
-The rules are in :mod:`sej.queue.log.schedule`.
+The rules are in :mod:`sej.queue.log.ready_queue`.
 
 An item comes from three places:
 
@@ -36,7 +36,7 @@ from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.log import format as records
 from sej.queue.log.reader import Budget, UnfinishedError
-from sej.queue.log.schedule import NEVER, KeyOrder
+from sej.queue.log.ready_queue import NEVER, KeyOrder
 from sej.queue.log.state import QueueState
 from sej.queue.take import Found, Taker
 from sej.system.disk import of_system
@@ -119,7 +119,7 @@ class KeyedSource:
                 if turn is None or turn.rank > 0 or self._look_in <= 0:
                     moved = self._look_for_kinds(order, state, now)
             elif turn is None or (turn.rank, turn.offset) >= (0, frontier):
-                if frontier in state.above:
+                if frontier in state.out_of_order:
                     self._taker.look_ahead()
                 moved = state.frontier > frontier or self._scan(order, state, n, now, found)
                 if len(found) > before or self._taker.full:
@@ -150,11 +150,11 @@ class KeyedSource:
             self._state = state
             self._begin()
             order.released |= order.parked.keys()
-        schedule, limited = state.schedule, order.kinds is not None
-        if limited and schedule.lapsed:
-            self._core.take_back(now)  # or they would keep their places while others of their kinds come first
-        while schedule.ready:
-            (rank, offset), _ = schedule.ready.popitem(0)
+        ready_queue, limited = state.ready_queue, order.kinds is not None
+        if limited and ready_queue.expired:
+            self._core.requeue_expired(now)  # or they would keep their places while others of their kinds come first
+        while ready_queue.ready:
+            (rank, offset), _ = ready_queue.ready.popitem(0)
             key = order.keys.get(offset, 0)
             if limited or (key and offset not in order.held.get(key, ())):
                 heappush(self._heaps.setdefault(key, []), (rank if limited else 0, offset))
@@ -196,9 +196,9 @@ class KeyedSource:
                 self._place(key, self._turn(order, state, key, now, first))
             elif order.kinds is not None or turn.rank >= 0 or offset <= state.frontier:
                 return turn
-            elif state.frontier in state.above:
+            elif state.frontier in state.out_of_order:
                 self._taker.look_ahead()
-                if state.frontier in state.above:
+                if state.frontier in state.out_of_order:
                     return turn
             elif self._scan(order, state, 0, now, [], offset):
                 self._budget.spend()
@@ -254,7 +254,7 @@ class KeyedSource:
 
     def _is_ready(self, state: QueueState, offset: int, now: int) -> bool:
         there = state.waiting.get(offset)
-        return offset in state.schedule.lapsed if there is None else there.ready_at_ns <= now
+        return offset in state.ready_queue.expired if there is None else there.ready_at_ns <= now
 
     def _find_parked(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
@@ -271,7 +271,7 @@ class KeyedSource:
         begun, before = state.frontier, -1
         while before < state.frontier < begun + _AHEAD:
             before = state.frontier
-            if before in state.above:
+            if before in state.out_of_order:
                 self._taker.look_ahead()
             elif not self._scan(order, state, 0, now, [], begun + _AHEAD):
                 break
@@ -325,7 +325,7 @@ class KeyedSource:
                 break
             if message.offset != offset:
                 offset, gap = message.offset, True
-                if offset in state.above or (stop is not None and offset >= stop):
+                if offset in state.out_of_order or (stop is not None and offset >= stop):
                     break
             key, at = state.key_of(message), records.stamp_of(message.timestamp)
             if stop is None and taker.is_expired(message, now):
@@ -358,7 +358,7 @@ class KeyedSource:
 
     def _read(self, state: QueueState, offset: int, *, begun: bool) -> Message | None:
         """Return the message at an offset, or after a gap if the batch begins there; None: the batch ends before it."""
-        if self._budget.left <= 0 or (state.above and offset in state.above):
+        if self._budget.left <= 0 or (state.out_of_order and offset in state.out_of_order):
             return None
         try:
             message = self._core.fresh.at(offset)

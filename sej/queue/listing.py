@@ -27,7 +27,7 @@ from sej.queue.interface.values import Limit, QueuedItem, Serializer, Stats
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
 from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, parked_offsets
-from sej.queue.log.schedule import NEVER, Lease, Waiting, key_hash
+from sej.queue.log.ready_queue import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock
@@ -81,9 +81,9 @@ class Summary(NamedTuple):
 
 def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
     """Yield the items that are leased or set aside, in no order."""
-    lapsed = state.schedule.lapsed
+    expired = state.ready_queue.expired
     for offset, lease in state.leased.items():
-        if lease.deadline_ns <= now_ns or offset in lapsed:
+        if lease.deadline_ns <= now_ns or offset in expired:
             yield Row(offset, _READY, lease.attempt, 0, -1, lease.priority)
         else:
             yield Row(offset, "leased", lease.attempt, lease.deadline_ns, lease.holder, lease.priority)
@@ -102,7 +102,7 @@ def _fresh(state: QueueState, end: int, after: int) -> Iterator[Row]:
             if not state.has(offset):
                 yield Row(offset, _READY, parked=True)
     for offset in range(max(state.frontier, after + 1), end):
-        if offset not in state.above:
+        if offset not in state.out_of_order:
             yield Row(offset, _READY)
 
 

@@ -18,7 +18,7 @@ from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.interface.values import PLAIN, PutOptions
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER, key_hash
+from sej.queue.log.ready_queue import NEVER, key_hash
 from sej.queue.log.state import hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter, sync_dead_letters
 from sej.system.clock import span_ns

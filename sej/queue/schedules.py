@@ -21,7 +21,7 @@ from sej.queue.core import QueueCore
 from sej.queue.interface.schedules import Plan
 from sej.queue.interface.values import ACTIVE
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER, key_hash
+from sej.queue.log.ready_queue import NEVER, key_hash
 from sej.queue.put import Putter
 from sej.system.disk import full_disk_advice, of_system
 

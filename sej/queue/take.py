@@ -4,8 +4,8 @@ The order: the highest priority with a ready item; within it the lowest offset. 
 in the journal in order, so a range of them is one record. Everything runs under the queue's lock, with the log read.
 
 **Limits** say how many items are leased at a time, and how many are delivered in a time, of the whole queue or of each
-kind (:class:`sej.queue.log.schedule.Kinds`). A pause and the state of a rate are kept in the queue's log, so that they
-hold for all processes together and after a restart.
+kind (:class:`sej.queue.log.ready_queue.Kinds`). A pause and the state of a rate are kept in the queue's log, so that
+they hold for all processes together and after a restart.
 
 A queue with an order of keys, or with limits by kind, has a :class:`Source` of its own
 (:mod:`sej.queue.keyed_take`). It says which item is next; this module takes it.
@@ -23,7 +23,7 @@ from sej.queue.core import QueueCore
 from sej.queue.interface.values import Limit
 from sej.queue.log import format as records
 from sej.queue.log.reader import parked_offsets
-from sej.queue.log.schedule import Kinds, Waiting
+from sej.queue.log.ready_queue import Kinds, Waiting
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
 
@@ -140,12 +140,12 @@ class Taker:
         """
         log = self._log
         state = log.state
-        schedule = state.schedule
-        if schedule.timed or now >= schedule.earliest_ns:
-            schedule.tick(now)
+        ready_queue = state.ready_queue
+        if ready_queue.timed or now >= ready_queue.earliest_ns:
+            ready_queue.tick(now)
         if now >= self._probe_at:
             self._probe_at = now + PROBE_NS
-            self.core.free_dead_holders(now)
+            self.core.requeue_of_dead_holders(now)
         found: Found = []
         self._max_bytes, self.full, self.unfinished = max_bytes, False, False
         take_next = self._take_next
@@ -155,7 +155,7 @@ class Taker:
         if state.paused:
             return found
         if self._limited:
-            leased = len(state.leased) - len(schedule.lapsed)
+            leased = len(state.leased) - len(ready_queue.expired)
             n = self._limit.room(n, leased, state.full_at_ns.get(0, 0), now)
         more = n > 0
         while more and len(found) < n and not self.full:
@@ -220,9 +220,9 @@ class Taker:
     def _take_next(self, n: int, now: int, found: Found) -> bool:
         """Take the next item, or set it aside; return False if none exists."""
         state = self._log.state
-        if state.above:
+        if state.out_of_order:
             self.look_ahead()
-        ready = state.schedule.first_ready() if state.schedule.ready else None
+        ready = state.ready_queue.first_ready() if state.ready_queue.ready else None
         if ready is not None and (ready[0] > 0 or (ready[0] == 0 and ready[1] < state.frontier)):
             self.pick(ready[1], now, found)
         elif not self._take_fresh(n, now, found):
@@ -234,7 +234,7 @@ class Taker:
     def _take_fresh(self, n: int, now: int, found: Found) -> bool:
         """Lease a range of fresh messages; return False if none exists."""
         log, state, read, core = self._log, self._log.state, self.core.fresh.at, self.core
-        above, expires = state.above, state.expires or core.delivery.expire_ns is not None
+        above, expires = state.out_of_order, state.expires or core.delivery.expire_ns is not None
         first = offset = state.frontier
         run: Found = []
         expired: list[bytes] = []
@@ -272,14 +272,14 @@ class Taker:
     def look_ahead(self) -> None:
         """Move the frontier over items that were set aside for the existing messages."""
         state = self._log.state
-        while state.frontier in state.above:
+        while state.frontier in state.out_of_order:
             offset = state.frontier
             intent = state.intents.get(offset)
             if intent is not None:
                 try:
                     message = self.core.fresh.at(offset)
                 except CorruptionError:
-                    if state.schedule.ready and state.schedule.ready.peekitem(0)[0] < (0, offset):
+                    if state.ready_queue.ready and state.ready_queue.ready.peekitem(0)[0] < (0, offset):
                         return  # an item before it is delivered first
                     raise
                 if message is None:
@@ -378,7 +378,7 @@ class Taker:
         """The journal begins at ``first`` now: drop what waited before it; return False if nothing did."""
         log, state = self._log, self._log.state
         before = state.lost
-        ended = [offset for offset in state.schedule.lapsed if offset < first]
+        ended = [offset for offset in state.ready_queue.expired if offset < first]
         gone = list(state.waiting.irange(maximum=first, inclusive=(True, False)))
         if not ended and not gone and state.low() >= first:
             return False
@@ -396,7 +396,7 @@ class Taker:
     def purge(self) -> int:
         """Remove every item that is not leased; return how many."""
         log, end = self._log, self._log.tail.end_offset()
-        self.core.take_back(self.core.clock.boot_ns())
+        self.core.requeue_expired(self.core.clock.boot_ns())
         state = log.state
         gone = len(state.waiting) - state.void(end) + state.fresh(end)
         log.purge(end)

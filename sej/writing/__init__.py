@@ -2,14 +2,14 @@
 
 ::
 
-    Writer -------- End ------ Lifecycle       open, failed, closed, forked; the mutex
+    Writer ---- JournalAppender -- Lifecycle       open, failed, closed, forked; the mutex
     SharedWriter ---'  |------ WriterLock      jnl.lck, for as long as the writer is open
       public names     |       or TurnLock     jnl.lck, for one turn at a time
                        |------ Buffer          encodes messages, and writes single ones without Python code
                        |------ LastSegment     the file, and how much of it is on the medium
                        |         Blocks        its index
                        |------ Syncer          one sync for all threads that wait
-                       '------ Batches         append_once; appends through the End
+                       '------ Batches         append_once; appends through the appender
 
 The modules, in the order in which they are best read::
 

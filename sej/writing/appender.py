@@ -1,8 +1,8 @@
 """The growing end of a journal: what its writers do with the file, buffer, index, lock and syncs.
 
-An :class:`End` is what :class:`sej.Writer`, :class:`sej.SharedWriter` and ``append_once`` append to. It relies on the
-codec's :class:`~sej.codec.Buffer` for encoding, and on :mod:`sej.writing.opening` for finding the end. A writer works
-in turns. A turn ends with one call into C. The exclusive writer keeps its turn::
+A :class:`JournalAppender` is what :class:`sej.Writer`, :class:`sej.SharedWriter` and ``append_once`` append to. It
+relies on the codec's :class:`~sej.codec.Buffer` for encoding, and on :mod:`sej.writing.opening` for finding the end. A
+writer works in turns. A turn ends with one call into C. The exclusive writer keeps its turn::
 
                      exclusive: WriterLock                       shared: TurnLock
     first call       takes the lock, finds the end               -
@@ -20,7 +20,7 @@ The invariants, at every durability:
 How a message gets to the disk::
 
     buffer.append ---- the message is encoded and has its offset
-        |  the buffer writes by itself, or calls _drain      ("os", "interval": after each append)
+        |  the buffer writes a single message by itself, or calls _drain ("os", "interval": after each append)
         v
     LastSegment.file - the kernel has it
         |  Syncer: one sync for all threads that wait        ("disk": before append returns)
@@ -28,11 +28,12 @@ How a message gets to the disk::
     durable_offset --- the medium has it
 
 **The mutex** of :class:`~sej.system.lifecycle.Lifecycle` guards everything. The buffer uses the same lock, and every
-other call takes it with :meth:`End.alone`. A signal handler that interrupts a call and calls the end again is refused.
+other call takes it with :meth:`JournalAppender.run_exclusively`. A signal handler that interrupts a call and calls the
+appender again is refused.
 
 **Interrupts.** An exception that a signal handler raises is not a failure. The buffer is *in doubt* from before each
 change of the file until after it, so an exception in between leaves it in doubt. Then the next call finds the end again
-from the disk, as an opening does (:meth:`End._reopen`), before a message gets an offset::
+from the disk, as an opening does (:meth:`JournalAppender._reopen`), before a message gets an offset::
 
     what ends a change             the buffer      the next call
     it returns                     sound           appends
@@ -106,7 +107,7 @@ _needed: Final[dict[int, object]] = {}
 """The lock and files of each open exclusive end: its writer's finalizer closes them in order."""
 
 
-class End:
+class JournalAppender:
     """The growing end of one journal. Threads may share it.
 
     Attributes:
@@ -176,7 +177,7 @@ class End:
         self._look_at = time.monotonic() + _LOOK_S
         self._opened = True
         if end.promised:
-            self.alone(self._batches.roll_forward, self)
+            self.run_exclusively(self._batches.roll_forward, self)
         if end.synced_offset < end.offset:
             self.syncer.request()
 
@@ -221,7 +222,7 @@ class End:
             DecodeError: the data is not whole messages with the next offsets; nothing was appended.
             InvalidMessageError: an offset is above the highest one that a journal can have; nothing was appended.
         """
-        span = self.alone(self.append_whole, data)
+        span = self.run_exclusively(self.append_whole, data)
         if self.durability == "disk":
             self.syncer.make_durable(span.stop)
         return span
@@ -253,7 +254,7 @@ class End:
         timestamp: int | Sequence[int] | None,
     ) -> range:
         """Append a batch exactly once; see :meth:`sej.Writer.append_once`."""
-        return self.alone(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
+        return self.run_exclusively(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
 
     def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append a batch exactly once, whose messages are already encoded with the next offsets.
@@ -274,7 +275,7 @@ class End:
             InvalidMessageError: an offset is above the highest one that a journal can have; nothing was appended.
             BatchConflictError: the number is new and below the last one, or so old that its record was removed.
         """
-        return self.alone(lambda: self._batches.append_encoded(self, name, number, chunks))
+        return self.run_exclusively(lambda: self._batches.append_encoded(self, name, number, chunks))
 
     def last_batch(self, name: str) -> int | None:
         """Return the highest number of a batch of a name, or None if the name has no batch."""
@@ -292,11 +293,11 @@ class End:
 
     def rotate(self) -> None:
         """End the segment if it has a message, so that the next message starts a new one."""
-        self.alone(self._rotate_if_begun)
+        self.run_exclusively(self._rotate_if_begun)
 
     def leave_out(self, offset: int, reason: str) -> None:
         """Record the offsets up to another one as a gap, durably, and continue there in a new segment."""
-        self.alone(self.changing, self._leave_out, offset, reason)
+        self.run_exclusively(self.changing, self._leave_out, offset, reason)
 
     def _leave_out(self, offset: int, reason: str) -> None:
         from sej.journal.gaps import Gap, record_gap  # here, because few writers need it
@@ -324,11 +325,11 @@ class End:
         Raises:
             WriterFailedError: it has, and what was appended after that is lost.
         """
-        self.alone(self._check_names)
+        self.run_exclusively(self._check_names)
 
     def flush(self) -> None:
         """Write everything to the kernel."""
-        self.alone(self.buffer.flush)
+        self.run_exclusively(self.buffer.flush)
 
     def sync(self) -> None:
         """Sync everything appended so far."""
@@ -436,7 +437,7 @@ class End:
         if self._abandoned:
             self._shut()
         elif self._turns is None:
-            self.alone(self.changing, self._finish_last)
+            self.run_exclusively(self.changing, self._finish_last)
         else:
             with self.life.mutex:
                 self._sync_last_turn()
@@ -463,7 +464,7 @@ class End:
         """Close the files and release the lock. If this is interrupted, the next close() calls it again."""
         with self.life.mutex:
             self.buffer.stop(self.life.refuse)
-            self.buffer.write_directly(None, None, 0, 0)
+            self.buffer.set_direct_write(None, None, 0, 0)
         self.syncer.close()
         self.syncer.forget()
         self.lock.release()  # of the segment too: a child that was just forked may have a copy of its descriptor
@@ -499,7 +500,7 @@ class End:
 
     # --- turns: everything from here on runs with the mutex held
 
-    def alone(self, act: Callable[..., _T], *arguments: object) -> _T:
+    def run_exclusively(self, act: Callable[..., _T], *arguments: object) -> _T:
         """Call a function in a turn: the end is known, everything is written to the kernel, and appends are refused.
 
         If the system refuses a write or sync, the end has failed. The ``with`` and the ``finally`` only call C. So
@@ -644,12 +645,12 @@ class End:
         waits = self._turns is None and self.durability == "disk"  # the thread that syncs writes for all that wait
         buffer.limit = min(_BUFFER_BYTES, left) if waits or self.durability == "buffer" else 1
         if waits or self.lock.original is not None:  # _drain writes every message
-            buffer.write_directly(None, None, 0, 0)  # it may have a reference to the old file, which must be closed
+            buffer.set_direct_write(None, None, 0, 0)  # it may have a reference to the old file, which must be closed
             return
         until = self._indexed_to + _INDEX_BYTES
         if self._turns is None:
             until = buffer.position - len(buffer) + BLOCK_BYTES
-        buffer.write_directly(self.last.file.writer(), self._write_trouble, min(until, self._segment_bytes), _LOOK_NS)
+        buffer.set_direct_write(self.last.file.writer(), self._write_trouble, min(until, self._segment_bytes), _LOOK_NS)
 
     # --- writing
 

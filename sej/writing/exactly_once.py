@@ -53,7 +53,7 @@ _UNKNOWN: Final = -1
 
 
 class Appending(Protocol):
-    """The :class:`~sej.writing.appender.End` that appends the batches, while no other thread can append."""
+    """The :class:`~sej.writing.appender.JournalAppender` that appends the batches, while no other thread can append."""
 
     @property
     def offset(self) -> int:

@@ -1,9 +1,8 @@
 """A writer that many processes use concurrently: each holds the journal's lock for one append or one batch.
 
-At the start of each turn, :class:`sej.writing.appender.End` finds out what the other writers did since the last one. A
-turn
-holds two locks: the mutex, against other threads, and the journal's lock, against other processes. Both are free when a
-turn is over, whatever ended it.
+At the start of each turn, :class:`sej.writing.appender.JournalAppender` finds out what the other writers did since the
+last one. A turn holds two locks: the mutex, against other threads, and the journal's lock, against other processes.
+Both are free when a turn is over, whatever ended it.
 
 A call that comes while its own thread holds the mutex (see :mod:`sej.system.lifecycle`) is a part of the turn, or comes
 from a signal handler. It is executed if the end is known and nothing is being written, and refused otherwise.
@@ -24,7 +23,7 @@ from sej.journal.writer_lock import TurnLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.system.lifecycle import owns
-from sej.writing.appender import End
+from sej.writing.appender import JournalAppender
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
 from sej.writing.writer import check_options
@@ -148,7 +147,7 @@ class SharedWriter:
         self.interval_s = sync_interval_s if durability == "interval" else None
         prepare(directory, allow_network_fs=allow_network_fs)
         self._lock = TurnLock(directory, lock_timeout)
-        self._end = End(
+        self._appender = JournalAppender(
             directory,
             self._lock,
             segment_bytes=segment_bytes,
@@ -156,14 +155,14 @@ class SharedWriter:
             retention=retention,
             sync_interval_s=sync_interval_s,
         )
-        self._syncer = self._end.syncer
-        self.life = self._end.life
+        self._syncer = self._appender.syncer
+        self.life = self._appender.life
         if fence is not None:
             try:
-                self._end.alone(fence.take)
-                self._end.fence = fence
+                self._appender.run_exclusively(fence.take)
+                self._appender.fence = fence
             except BaseException:
-                self._end.abandon()
+                self._appender.abandon()
                 raise
 
     # --- appending
@@ -183,10 +182,10 @@ class SharedWriter:
             LockedError: an exclusive writer has had the journal for longer than lock_timeout.
             ConflictError: the next offset is not expect_offset, or a higher token was stored.
         """
-        act: Callable[..., int] = self._end.buffer.append
+        act: Callable[..., int] = self._appender.buffer.append
         if expect_offset is not None:
             act = partial(act, expect_offset=expect_offset)
-        turn = self.turn if owns(self.life.mutex) else self._end.alone
+        turn = self.turn if owns(self.life.mutex) else self._appender.run_exclusively
         offset = turn(act, value, key, type, timestamp)
         if self.durability == "disk":
             self.settle(offset + 1)
@@ -205,7 +204,7 @@ class SharedWriter:
         require_columns(values, keys, type, timestamp)
         values = list(values)  # a generator of the caller must not run under the lock
         keys = None if keys is None else list(keys)
-        append_many = partial(self._end.buffer.append_many, expect_offset=expect_offset)
+        append_many = partial(self._appender.buffer.append_many, expect_offset=expect_offset)
         span = self.turn(append_many, values, keys, type, timestamp)
         if self.durability == "disk":
             self.settle(span.stop if span else 0)
@@ -218,7 +217,7 @@ class SharedWriter:
         """
         if self._is_inside():
             return act(*arguments)
-        return self._end.alone(act, *arguments)
+        return self._appender.run_exclusively(act, *arguments)
 
     def is_free(self) -> bool:
         """Return whether a turn can begin without waiting; other writers may come first."""
@@ -234,7 +233,7 @@ class SharedWriter:
         """
         if not owns(self.life.mutex):  # the turn that follows notices a fork
             return False
-        if not self._end.entered or self._end.buffer.in_doubt:
+        if not self._appender.entered or self._appender.buffer.in_doubt:
             self.life.require_outside()
         return True
 
@@ -252,12 +251,12 @@ class SharedWriter:
         Returns:
             The bytes as they will be stored in the journal, and the offsets.
         """
-        return encode_many(self._end.offset, values, keys, type, timestamp)
+        return encode_many(self._appender.offset, values, keys, type, timestamp)
 
     def append_encoded(self, data: bytes, count: int) -> None:
         """Append the count messages that :meth:`encode_many` returned as data, within the same turn."""
         assert self.life.inside
-        assert len(self._end.append_whole(data)) == count
+        assert len(self._appender.append_whole(data)) == count
 
     # --- durability
 
@@ -270,19 +269,19 @@ class SharedWriter:
         """
         inside = self._is_inside()
         self.life.require()
-        self._end.sync_written(in_turn=inside)
+        self._appender.sync_written(in_turn=inside)
 
     def settle(self, offset: int) -> None:
         """Return once every message below offset that this writer appended is durable."""
         if self._is_inside():  # a sync of another thread may wait for the mutex
-            self._end.sync_turn()
+            self._appender.sync_turn()
         else:
             self._syncer.make_durable(offset)
 
     @property
     def offset(self) -> int:
         """The offset of the next message, as of this turn or the last one. Other writers append too."""
-        return self._end.offset
+        return self._appender.offset
 
     @property
     def durable_offset(self) -> int:
@@ -292,7 +291,7 @@ class SharedWriter:
     @property
     def token(self) -> int | None:
         """The fencing token, or None."""
-        return None if self._end.fence is None else self._end.fence.token
+        return None if self._appender.fence is None else self._appender.fence.token
 
     def close(self) -> None:
         """Sync what was appended and close. A second call does nothing, or finishes a close that was interrupted.
@@ -301,7 +300,7 @@ class SharedWriter:
             WriterFailedError: the last sync failed, or a sync in the background that no call has reported.
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
-        self._end.close()
+        self._appender.close()
 
     def __enter__(self) -> Self:
         """Return the writer."""

@@ -1,4 +1,4 @@
-"""The writer: the public interface of a :class:`~sej.writing.appender.End`, which does the work.
+"""The writer: the public interface of a :class:`~sej.writing.appender.JournalAppender`, which does the work.
 
 It checks arguments and waits for durability. If it need not wait, its ``append`` is a method of the codec, so that
 no Python code runs between the caller and the codec.
@@ -31,7 +31,7 @@ from sej.journal.directory import Directory
 from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
-from sej.writing.appender import Durability, End
+from sej.writing.appender import Durability, JournalAppender
 from sej.writing.opening import prepare
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Writer:
         directory = Directory(path, disk)
         self.path = directory.path
         has_id = prepare(directory, allow_network_fs=allow_network_fs)
-        self.end = End(
+        self.end = JournalAppender(
             directory,
             WriterLock(directory, lock_timeout),
             segment_bytes=segment_bytes,

@@ -273,7 +273,7 @@ def opens_a_shared_writer(disk: CrashDisk) -> None:
     w.append(b"first")
     assert w.durable_offset == 100
     w.life.shut()
-    w._end.lock.release()
+    w._appender.lock.release()
 
 
 def commits(disk: CrashDisk) -> None:

@@ -108,4 +108,4 @@ def kill(queue: JournalQueue) -> None:
     queue._core.close_readers()
     queue._core.writer.life.shut()
     queue._core.writer._syncer.close()
-    queue._core.writer._end.lock.release()
+    queue._core.writer._appender.lock.release()

@@ -173,8 +173,8 @@ def test_a_search_for_the_end_that_is_interrupted_leaves_no_lock(tmp_path: Path)
     with sej.SharedWriter(tmp_path, disk=QuickDisk()) as w:
         w.append(b"first")
         for place, kind in places():
-            w._end._look_at = 0.0
-            w._end.buffer.doubt()  # as an exclusive writer that was here, or an interrupt, leaves it
+            w._appender._look_at = 0.0
+            w._appender.buffer.doubt()  # as an exclusive writer that was here, or an interrupt, leaves it
             reached, _ = interrupt(partial(w.append, b"v"), place, kind)
             assert locked_below(tmp_path) == [], place
             if not reached:

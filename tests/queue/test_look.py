@@ -291,7 +291,7 @@ class TestRequeue:
         reader = redrive_reader(q._core.directory, "worker", q.dead_letter)
         with (
             sej.Offset(q.dead_letter, reader),
-            pytest.raises(sej.LockedError, match="call it again when that one") as it,
+            pytest.raises(sej.LockedError, match="call yours again after it") as it,
         ):
             q.redrive()
         assert (it.value.holder or "").startswith("pid")

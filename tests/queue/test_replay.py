@@ -39,11 +39,11 @@ def test_a_boot_in_the_middle_of_a_log_hides_nothing_that_waits() -> None:
 def test_an_item_whose_lease_ran_out_is_found_after_many_others_were_given_back() -> None:
     state = QueueState()
     state.apply(made.leased(0, 1, 0, 5, 0))
-    state.schedule.tick(6)
-    assert state.schedule.first_ready() == (0, 0)
+    state.ready_queue.tick(6)
+    assert state.ready_queue.first_ready() == (0, 0)
     state.apply(b"".join(made.WAIT(1, 9 + number, 1, 0) for number in range(1100)))
-    state.schedule.tick(7)
-    assert state.schedule.first_ready() == (0, 0)
+    state.ready_queue.tick(7)
+    assert state.ready_queue.first_ready() == (0, 0)
 
 
 def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
@@ -54,9 +54,9 @@ def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
         def __iter__(self) -> None:
             raise AssertionError("each of them costs time in each lease")
 
-    state.above.__class__ = Ahead
+    state.out_of_order.__class__ = Ahead
     state.apply(made.leased(0, 1, 0, 7, 0) + made.leased(1, 50, 0, 7, 0))
-    assert (state.frontier, len(state.above), len(state.intents)) == (50, 100, 100)
+    assert (state.frontier, len(state.out_of_order), len(state.intents)) == (50, 100, 100)
 
 
 def test_only_records_change_a_state() -> None:

@@ -129,10 +129,10 @@ def test_its_time_begins_when_the_item_ends_and_survives_a_reboot(q: JournalQueu
     q.put_many([b"a", b"b"], keep_result="1m")
     clock.move(100)
     q.done_many(q.get_many(2, timeout=0)[:1])
-    take_back = q._core.log.state
+    requeue_expired = q._core.log.state
     clock.move(10)
     q._core.locked(q._core.log.compact)
-    assert q._core.log.state is not take_back
+    assert q._core.log.state is not requeue_expired
     kill(q)
     clock.reboot()
     clock.move(40)

@@ -173,7 +173,7 @@ def test_the_original_unlinks_the_lock_file(tmp_path: Path) -> None:
         (tmp_path / "jnl.lck").unlink()
         with sej.Writer(tmp_path) as other:
             other.append(b"b")
-        one._end._look_at = 0.0
+        one._appender._look_at = 0.0
         assert one.append(b"c") == 2
 
 
@@ -300,20 +300,20 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
     def turn(disk: Disk, file: File, start: int, end: int) -> None:
         renewed.append(file)
         if len(renewed) == 1:  # another thread finds that another process has started a segment
-            w._end._continue_at(open_end(w._end.directory, w._end._kept, w._end.lock))
+            w._appender._continue_at(open_end(w._appender.directory, w._appender._kept, w._appender.lock))
 
     with sej.Writer(tmp_path / "source") as writer:
         writer.append(bytes(2 << 20))  # more than an opening renews
     shutil.copytree(tmp_path / "source", tmp_path / "copy")
     with sej.SharedWriter(tmp_path / "copy") as w:
         w.append(b"x")
-        first = w._end.last
+        first = w._appender.last
         monkeypatch.setattr("sej.writing.last_segment.renew", turn)
         first.sync(first.file)
-        second = w._end.last
+        second = w._appender.last
         assert second is not first
         second.sync(second.file)
-        second.keep(w._end.buffer.position, w._end.offset)
+        second.keep(w._appender.buffer.position, w._appender.offset)
         second.sync(second.file)
         assert renewed == [first.file, second.file]
 

@@ -144,7 +144,7 @@ def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
     with sej.SharedWriter(tmp_path) as w, sej.SharedWriter(tmp_path) as other:
         w.append(b"a")
         other.append(b"b")
-        real = getattr(w._end.lock, step)
+        real = getattr(w._appender.lock, step)
 
         def signalled(*arguments: Any) -> object:
             if before:
@@ -156,7 +156,7 @@ def test_while_a_shared_writer_looks_for_the_end_a_handler_is_refused(
 
         found = handle(lambda: w.append(b"handler"))
         with monkeypatch.context() as patch:
-            patch.setattr(w._end.lock, step, signalled)
+            patch.setattr(w._appender.lock, step, signalled)
             assert w.append(b"c") == 2
         assert found == [sej.LockedError]
         assert other.append(b"d") == 3 and w.append(b"e") == 4

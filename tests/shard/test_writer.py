@@ -270,7 +270,7 @@ def test_a_shard_that_cannot_write_keeps_no_batch_from_the_others(path: shard.Pa
     writer = shard.Writer(path)
     writer.append_many(KEYS, KEYS)
     end = writer._open[broken].end
-    end.buffer.write_directly(full, end._write_trouble, 1 << 18, 1 << 60)
+    end.buffer.set_direct_write(full, end._write_trouble, 1 << 18, 1 << 60)
     for _ in range(2):
         with pytest.raises(shard.ShardsBrokenError, match=f"append.* failed in shard {broken:03x}") as caught:
             writer.append_many(KEYS, KEYS)

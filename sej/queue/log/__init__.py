@@ -5,7 +5,7 @@ The modules, in the order in which they are best read::
     format                             the layout and the kinds of records, as bytes and back; no I/O, as below
     state                              who holds what, what waits, what is done; a state as records, without its history
     timetable                          schedules: what each puts, and when the next time
-    schedule                           when a lease or a delay ends, and the order of keys
+    ready_queue                        when a lease or a delay ends, and the order of keys
     file                               reads the log, appends to it, writes it again without its history
     lock                               the queue's lock; which processes are alive
     reader                             messages by offset; compares the log with the journal; finds parked items

@@ -55,7 +55,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.log import format as records
 from sej.queue.log.lock import QueueLock
 from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
-from sej.queue.log.schedule import NEVER, KeyOrder
+from sej.queue.log.ready_queue import NEVER, KeyOrder
 from sej.queue.log.state import QueueState, WrongRecordError, snapshot
 from sej.reading.offset import read_offset
 from sej.system.clock import Clock
@@ -471,7 +471,7 @@ class QueueLog:
                 state.end_at(max(stop, there or 0))
         if not state.whole or (stop is None and self._lost()):
             state = self._from_start(there)
-        state.give_all_back()
+        state.requeue_all()
         state.kept = there
         self._replace(self._fresh_epoch(), state, recount=stop is not None)
 

@@ -8,9 +8,9 @@ log knows. It removes the journal's end: if one message is the one that a record
 it.
 
 **Parked items** of a queue with an order of keys are found in the journal, too. The state has only the lowest offset of
-each key that waits (:mod:`sej.queue.log.schedule`). :class:`ParkedItems` remembers the others: those that this process
-passed by, and those that it read because another process passed them. It is a cache: what it does not know, it reads
-again.
+each key that waits (:mod:`sej.queue.log.ready_queue`). :class:`ParkedItems` remembers the others: those that this
+process passed by, and those that it read because another process passed them. It is a cache: what it does not know, it
+reads again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.message import Message
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER
+from sej.queue.log.ready_queue import NEVER
 from sej.queue.log.state import QueueState
 
 _AHEAD: Final = 256

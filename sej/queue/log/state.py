@@ -6,10 +6,10 @@ that have read the same records agree on every item.
 
 Each message of the journal is one item. Its state follows from where its offset is found::
 
-    frontier       messages from here on are fresh, except those in ``above``
+    frontier       messages from here on are fresh, except those in ``out_of_order``
     leased         a worker holds the item
     waiting        it was given back, is delayed, has a priority, or waits for its dead letter
-    anywhere else  below the frontier or in ``above``: the item is done, dead or lost
+    anywhere else  below the frontier or in ``out_of_order``: the item is done, dead or lost
 
 The state is therefore as large as what is in flight. These are the states of an item, with the records that make the
 transitions (a fresh message is ready and needs no record)::
@@ -41,7 +41,7 @@ The handler of a kind is the method ``_on_`` and its name.
 
 Two things do not come from records. None of them changes who holds what:
 
-- the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.schedule.Schedule`);
+- the time: which delays have ended and which leases have expired (:class:`~sej.queue.log.ready_queue.ReadyQueue`);
 - whether a record that was written before its message matches that message (:meth:`QueueState.matched`,
   :class:`DedupeKeys`): a process that compared them does not do so again.
 
@@ -63,7 +63,7 @@ from sortedcontainers import SortedDict, SortedSet
 from sej.message import Message
 from sej.queue.interface.values import PAUSED, REMOVED
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER, KeyOrder, Kinds, Lease, Schedule, Waiting, key_hash
+from sej.queue.log.ready_queue import NEVER, KeyOrder, Kinds, Lease, ReadyQueue, Waiting, key_hash
 from sej.queue.log.timetable import Timetable, Turn
 
 _KEY_BYTES: Final = 12
@@ -151,11 +151,11 @@ class QueueState:
 
     Attributes:
         frontier: the first message that was never taken in order.
-        above: offsets from the frontier on that are not fresh, in their order: the keys of a dict, because an empty
-            SortedSet costs a call of Python to find out.
+        out_of_order: offsets from the frontier on that are not fresh, in their order: the keys of a dict, because an
+            empty SortedSet costs a call of Python to find out.
         leased: items that workers hold, by offset.
         waiting: items that were given back, are delayed, have a priority, or wait for their dead letter, by offset.
-        schedule: which of these may be taken now.
+        ready_queue: which of these may be taken now.
         intents: (timestamp, check) that the message of a waiting item must have, until it was compared.
         expires: (when the item expires, timestamp, check): the message must match.
         headers: the headers of items, as :func:`sej.queue.log.format.packed_headers` packs them, by offset.
@@ -186,10 +186,10 @@ class QueueState:
         """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
         self.order = order
-        self.above = SortedDict()
+        self.out_of_order = SortedDict()
         self.leased: dict[int, Lease] = {}
         self.waiting = SortedDict()
-        self.schedule = Schedule(self.leased, self.waiting)
+        self.ready_queue = ReadyQueue(self.leased, self.waiting)
         self.intents: dict[int, tuple[int, int]] = {}
         self.expires: dict[int, tuple[int, int, int]] = {}
         self.headers: dict[int, bytes] = {}
@@ -241,10 +241,10 @@ class QueueState:
             if waits:
                 self._unwait(offset)
             leased[offset] = lease
-        if deadline_ns < self.schedule.earliest_ns:
-            self.schedule.earliest_ns = deadline_ns
+        if deadline_ns < self.ready_queue.earliest_ns:
+            self.ready_queue.earliest_ns = deadline_ns
         self.anchor = (stop - 1, stamp)
-        if self.above or self.intents:
+        if self.out_of_order or self.intents:
             self._pass(stop)
         else:
             self.frontier = stop
@@ -254,7 +254,7 @@ class QueueState:
             raise WrongRecordError
         order, frontier = self.order, self.frontier
         if stop > frontier:
-            self.above.update(dict.fromkeys(range(max(first, frontier), stop)))
+            self.out_of_order.update(dict.fromkeys(range(max(first, frontier), stop)))
         for offset in range(first, stop):
             known = self._remove(offset)
             self.done += known
@@ -266,7 +266,7 @@ class QueueState:
                 elif offset in self.expires:
                     self._found(offset, self.expires[offset][1])
             self._forget(offset)
-        if self.above:
+        if self.out_of_order:
             self._settle()
 
     lease, end = _on_lease, _on_done  # each item has them: they are applied without reading the record again
@@ -305,11 +305,11 @@ class QueueState:
 
     def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
         if offset in self.leased:
-            self.schedule.keep(offset)
+            self.ready_queue.cancel_expiry(offset)
             self._lease(offset, self.leased[offset]._replace(deadline_ns=deadline_ns))
 
     def _on_free(self, holder: int) -> None:
-        self._give_back([offset for offset, lease in self.leased.items() if lease.holder == holder])
+        self._requeue([offset for offset, lease in self.leased.items() if lease.holder == holder])
 
     def _on_dead(self, offset: int, _attempt: int, _stamp: int) -> None:
         known = self._remove(offset)
@@ -364,17 +364,17 @@ class QueueState:
             self._unwait(offset)
             self._forget(offset)
             if offset >= stop:  # its message was never written: another one will have that offset, and is fresh
-                self.above.pop(offset, None)
+                self.out_of_order.pop(offset, None)
         self._pass(max(stop, self.frontier))
 
     def _on_drop(self, offset: int) -> None:
         self._unwait(offset)
-        self.schedule.keep(offset)
+        self.ready_queue.cancel_expiry(offset)
         self.intents.pop(offset, None)  # an expiry may be that of the existing message: it is compared too
         if self.order is not None:
             self.order.forget(offset)
         if offset >= self.frontier:
-            self.above.pop(offset, None)
+            self.out_of_order.pop(offset, None)
 
     def _on_boot(self, id_high: int, id_low: int, began_ns: int, now_high: int, now_low: int) -> None:
         """Carry times over a reboot, by the wall clock. Every lease of the old boot is given back.
@@ -395,7 +395,7 @@ class QueueState:
         def carried(at: int) -> int:
             return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0), NEVER), 0)
 
-        self.schedule.earliest_ns = NEVER
+        self.ready_queue.earliest_ns = NEVER
         self.expires = {
             offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
         }
@@ -405,10 +405,10 @@ class QueueState:
             if found := records.result_of(data):
                 self.results[offset] = records.packed_result(found.outcome, carried(found.until_ns), found.data)
         self.full_at_ns = {kind: carried(at) for kind, at in self.full_at_ns.items()}
-        self._give_back(list(self.leased))
+        self._requeue(list(self.leased))
         for offset, there in self.waiting.items():
             self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
-        self.schedule.rebuild()
+        self.ready_queue.rebuild()
 
     def _on_start(self, frontier: int, newest: int, stamp: int) -> None:
         self._require_narrow(0, frontier)
@@ -436,7 +436,7 @@ class QueueState:
             self._forget(offset)
         if stop > self.frontier:
             fresh = max(first, self.frontier)
-            self.lost += max(stop - fresh, 0) - sum(1 for _ in self.above.irange(fresh, stop, (True, False)))
+            self.lost += max(stop - fresh, 0) - sum(1 for _ in self.out_of_order.irange(fresh, stop, (True, False)))
             self._pass(stop)
 
     def _on_back(self, journal: int, stop: int, count: int) -> None:
@@ -508,8 +508,8 @@ class QueueState:
 
         The cost is that of the messages passed, however many items were set aside further ahead.
         """
-        while self.above and self.above.peekitem(0)[0] < frontier:
-            self.above.popitem(0)
+        while self.out_of_order and self.out_of_order.peekitem(0)[0] < frontier:
+            self.out_of_order.popitem(0)
         if self.intents:
             passed = range(self.frontier, frontier)
             for offset in passed if len(passed) < len(self.intents) else list(self.intents):
@@ -519,27 +519,27 @@ class QueueState:
 
     def _settle(self) -> None:
         """Move the frontier over items that are not fresh, but not over an intent that was not compared yet."""
-        while self.frontier in self.above and self.frontier not in self.intents:
-            self.above.popitem(0)
+        while self.frontier in self.out_of_order and self.frontier not in self.intents:
+            self.out_of_order.popitem(0)
             self.frontier += 1
 
     def _lease(self, offset: int, lease: Lease) -> None:
         self.leased[offset] = lease
-        if lease.deadline_ns < self.schedule.earliest_ns:
-            self.schedule.earliest_ns = lease.deadline_ns
+        if lease.deadline_ns < self.ready_queue.earliest_ns:
+            self.ready_queue.earliest_ns = lease.deadline_ns
         if offset >= self.frontier:
-            self.above[offset] = None
+            self.out_of_order[offset] = None
 
     def _wait(self, offset: int, waiting: Waiting) -> None:
         self.waiting[offset] = waiting
         if offset >= self.frontier:
-            self.above[offset] = None
-        self.schedule.add(offset, waiting)
+            self.out_of_order[offset] = None
+        self.ready_queue.add(offset, waiting)
 
     def _unwait(self, offset: int) -> bool:
         there = self.waiting.pop(offset, None)
         if there is not None:
-            self.schedule.remove(offset, there)
+            self.ready_queue.remove(offset, there)
         return there is not None
 
     def _wait_all(self, rows: Iterable[tuple[Any, ...]], kind: records.Kind) -> None:
@@ -555,12 +555,12 @@ class QueueState:
 
     def _wait_many(self, found: dict[int, Waiting]) -> None:
         self.waiting.update(found)
-        self.above.update((offset, None) for offset in found if offset >= self.frontier)
-        self.schedule.add_many(found)
+        self.out_of_order.update((offset, None) for offset in found if offset >= self.frontier)
+        self.ready_queue.add_many(found)
 
-    def _give_back(self, offsets: list[int]) -> None:
+    def _requeue(self, offsets: list[int]) -> None:
         for offset in offsets:
-            self.schedule.keep(offset)
+            self.ready_queue.cancel_expiry(offset)
             if self.order is not None:
                 self.order.given_back(offset)
         leases = [self.leased.pop(offset) for offset in offsets]
@@ -570,8 +570,8 @@ class QueueState:
 
     def _remove(self, offset: int) -> bool:
         if offset in self.leased:
-            if self.schedule.lapsed:
-                self.schedule.keep(offset)
+            if self.ready_queue.expired:
+                self.ready_queue.cancel_expiry(offset)
             del self.leased[offset]
             return True
         return bool(self.waiting) and self._unwait(offset)
@@ -600,7 +600,7 @@ class QueueState:
         """Leave out messages from stop on, which were lost; intents and keys are compared with their messages."""
         held = (*self.leased, *self.waiting)
         self._drop([number for number in held if number >= stop and number not in self.intents])
-        self.above = SortedDict.fromkeys(number for number in self.above if number < stop)
+        self.out_of_order = SortedDict.fromkeys(number for number in self.out_of_order if number < stop)
         self.frontier = min(self.frontier, stop)
         self.anchor = self.ahead = None
         self.results = {number: data for number, data in self.results.items() if number < stop}
@@ -614,9 +614,9 @@ class QueueState:
             if self.order is not None:
                 self.order.forget(offset)
 
-    def give_all_back(self) -> None:
+    def requeue_all(self) -> None:
         """End every lease: leased items are ready again."""
-        self._give_back(list(self.leased))
+        self._requeue(list(self.leased))
 
     def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
         """Return a state in which nothing is taken, with attempts, pause and schedules of this one, and this order."""
@@ -662,7 +662,7 @@ class QueueState:
     def is_fresh(self, offset: int, key: int) -> bool:
         """Return whether a message of this key was never taken or set aside: it is parked, or from the frontier on."""
         if offset >= self.frontier:
-            return offset not in self.above
+            return offset not in self.out_of_order
         return self.order is not None and not self.has(offset) and self.order.may_be_parked(offset, key)
 
     def holders(self) -> set[int]:
@@ -681,7 +681,7 @@ class QueueState:
     def fresh(self, end: int) -> int:
         """Return how many messages below end were never taken or set aside."""
         parked = 0 if self.order is None else self.order.count
-        aside: int = self.above.bisect_left(end)
+        aside: int = self.out_of_order.bisect_left(end)
         return max(end - self.frontier, 0) - aside + parked
 
     def void(self, end: int) -> int:
@@ -690,10 +690,10 @@ class QueueState:
 
     def counts(self, now_ns: int, end: int) -> tuple[int, int, int]:
         """Return (ready, delayed, leased) of the items that are not fresh, in a journal that ends at end."""
-        lapsed = self.schedule.lapsed
+        expired = self.ready_queue.expired
         delayed = [offset < end for offset, there in self.waiting.items() if there.ready_at_ns > now_ns]
         ready: int = self.waiting.bisect_left(end) - sum(delayed)
-        over = sum(lease.deadline_ns <= now_ns or offset in lapsed for offset, lease in self.leased.items())
+        over = sum(lease.deadline_ns <= now_ns or offset in expired for offset, lease in self.leased.items())
         return ready + over, sum(delayed), len(self.leased) - over
 
 
@@ -767,7 +767,7 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
         if order.parked:
             yield from _ranges(sorted(number for number in order.ended if low <= number < frontier))
         yield records.SCAN(frontier, order.count)
-    yield from _ranges(offset for offset in state.above if not state.has(offset))
+    yield from _ranges(offset for offset in state.out_of_order if not state.has(offset))
     if order is not None:  # keys that are held without an item: after the DONE of a dead letter, which frees its key
         for offset, key in keys.items():
             if not state.has(offset) and offset in order.held.get(key, ()):

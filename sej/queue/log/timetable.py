@@ -24,7 +24,7 @@ from sortedcontainers import SortedDict
 from sej.queue.interface.schedules import Plan, Schedule, read_plan
 from sej.queue.interface.values import Serializer
 from sej.queue.log import format as records
-from sej.queue.log.schedule import NEVER
+from sej.queue.log.ready_queue import NEVER
 
 _BACK_NS: Final = 3 * 3600 * 10**9
 

@@ -82,14 +82,14 @@ class Waiting(NamedTuple):
     exhausted: bool = False
 
 
-class Schedule:
+class ReadyQueue:
     """The order in which leased and waiting items become ready.
 
     Leases end in about the order in which they began, so they are not sorted: the items whose lease is over are looked
     for when the first one is.
 
     Attributes:
-        lapsed: leased items whose time is over.
+        expired: leased items whose time is over.
         earliest_ns: no other lease ends before this.
         ready: (-priority, offset) of the items that may be taken, the next one first: the keys of a dict, because an
             empty SortedSet costs a call of Python to find out.
@@ -105,7 +105,7 @@ class Schedule:
         """
         self._leased = leased
         self._waiting = waiting
-        self.lapsed: set[int] = set()
+        self.expired: set[int] = set()
         self.earliest_ns = NEVER
         self.ready = SortedDict()
         self.timed = SortedDict()
@@ -130,8 +130,8 @@ class Schedule:
         self.timed.pop((there.ready_at_ns, offset), None)
 
     def rebuild(self) -> None:
-        """Read every waiting and lapsed item again."""
-        self.ready = SortedDict.fromkeys((-self._leased[offset].priority, offset) for offset in self.lapsed)
+        """Read every waiting and expired item again."""
+        self.ready = SortedDict.fromkeys((-self._leased[offset].priority, offset) for offset in self.expired)
         self.timed = SortedDict.fromkeys((there.ready_at_ns, offset) for offset, there in self._waiting.items())
 
     def tick(self, now_ns: int) -> None:
@@ -142,20 +142,20 @@ class Schedule:
             (_, offset), _ = timed.popitem(0)
             self.ready[-self._waiting[offset].priority, offset] = None
         if now_ns >= self.earliest_ns:
-            self.lapse(offset for offset, lease in self._leased.items() if lease.deadline_ns <= now_ns)
-            left = [lease.deadline_ns for offset, lease in self._leased.items() if offset not in self.lapsed]
+            self.expire(offset for offset, lease in self._leased.items() if lease.deadline_ns <= now_ns)
+            left = [lease.deadline_ns for offset, lease in self._leased.items() if offset not in self.expired]
             self.earliest_ns = min(left, default=NEVER)
 
-    def lapse(self, offsets: Iterable[int]) -> None:
+    def expire(self, offsets: Iterable[int]) -> None:
         """Add leased items whose time is over."""
         for offset in offsets:
-            self.lapsed.add(offset)
+            self.expired.add(offset)
             self.ready[-self._leased[offset].priority, offset] = None
 
-    def keep(self, offset: int) -> None:
+    def cancel_expiry(self, offset: int) -> None:
         """A leased item was ended, or its lease is longer: its time is not over."""
-        if offset in self.lapsed:
-            self.lapsed.discard(offset)
+        if offset in self.expired:
+            self.expired.discard(offset)
             self.ready.pop((-self._leased[offset].priority, offset), None)
 
     def first_ready(self) -> tuple[int, int] | None:
