@@ -39,7 +39,7 @@ from sej.system.sealed import SealedFile, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
-from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path
+from textqueue.ledger.sidecar import Guard, sidecar_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +174,7 @@ def _cut_torn(path: str, intent: dict[str, Any]) -> None:
     """Remove the beginning of an append that died during its write, if the file has not changed since."""
     if OS.status(path) is None:
         return
-    guard = Guard(Sidecars(path, disk=OS), disk=OS, timeout=_LOCK_S)
+    guard = Guard(path, disk=OS, timeout=_LOCK_S)
     with closing(guard), guard, OS.open(path, "edit") as file:
         size = file.status().size
         tail = file.read(max(size - intent["size"], 0), intent["size"])

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from sej.system.disk import OS
-from textqueue.ledger.sidecar import Guard, Sidecars
+from textqueue.ledger.sidecar import Guard
 
 
 def test_a_newcomer_tries_again_soon_and_then_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sidecars = Sidecars(str(tmp_path / "jobs.tq"), disk=OS)
-    holder, newcomer = Guard(sidecars, disk=OS), Guard(sidecars, disk=OS)
+    path = str(tmp_path / "jobs.tq")
+    holder, newcomer = Guard(path, disk=OS), Guard(path, disk=OS)
     holder.__enter__()
     found: list[float] = []
 

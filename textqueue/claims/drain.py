@@ -70,9 +70,9 @@ def drain(
         TextQueueError: ``.jobs.tq.drain`` cannot be read.
     """
     with source.file.guard:  # decides about the names
-        path = source.file.sidecars.path(".drain")
+        path = source.file.guard.path(".drain")
     count = 0
-    lock = Lock(source.file.sidecars.path(".drain.lck"), what="the drain of this queue file", disk=source.file.disk)
+    lock = Lock(source.file.guard.path(".drain.lck"), what="the drain of this queue file", disk=source.file.disk)
     with lock:
         intent = read_intent(source.file.disk, path)
         if intent.raws:

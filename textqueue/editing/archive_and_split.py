@@ -62,7 +62,6 @@ from textqueue.format.windows import Token, placed, require_resolved, scan, toke
 from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
 from textqueue.ledger.sidecar import (
     Guard,
-    Sidecars,
     named,
     noted,
     open_sidecar,
@@ -218,8 +217,8 @@ def _archive(source: Source, session: QueueFile, target: str, controls: Collecti
 
     There is a file lease only for the last check and the rename, not while messages are copied and synced.
     """
-    disk, sidecars = session.disk, session.sidecars
-    temporary, note = sidecars.path(".tmp"), sidecars.path(".archive")
+    disk = session.disk
+    temporary, note = session.guard.path(".tmp"), session.guard.path(".archive")
     end_file_lease(session.file)
     _undo(disk, note)
     moved = _moved(session.file, controls)
@@ -280,7 +279,7 @@ def _locked(disk: Disk, target: str, queue: str | None) -> Iterator[File]:
     Raises:
         FileInUseError: another process has locked it for a minute.
     """
-    guard = Guard(Sidecars(target, disk=disk, queue=queue or target), disk=disk)
+    guard = Guard(target, disk=disk, queue=queue or target)
     try:
         with guard, open_sidecar(disk, target, queue) as archive:
             _settle(disk, target, archive)

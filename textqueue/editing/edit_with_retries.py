@@ -147,7 +147,7 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
-        return self._in_transit.has(self.file.sidecars.path(".drain"), raw)
+        return self._in_transit.has(self.file.guard.path(".drain"), raw)
 
     def is_copy(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in the mutex of a message is free: a copy by a user, or a claim that has ended.

@@ -93,7 +93,7 @@ class QueueFile(TqFile):
             self.thread = thread
             self.refresh()
             while True:
-                self.file = self.disk.open(self.sidecars.real_path, "edit")
+                self.file = self.disk.open(self.guard.real_path, "edit")
                 self._open = True
                 if self._begin(self.file):
                     return self
@@ -101,7 +101,7 @@ class QueueFile(TqFile):
                 self.file.close()
         except BaseException as error:
             self.__exit__()
-            if isinstance(error, OSError) and error.errno == errno.ELOOP and self.sidecars.link_has_moved():
+            if isinstance(error, OSError) and error.errno == errno.ELOOP and self.guard.look():
                 self.guard.close()  # the path has become a link: another lock is in use
                 return self.__enter__()
             raise
@@ -336,10 +336,10 @@ class QueueFile(TqFile):
         if look:
             self._looked = now
             if not self.guard.is_open:  # otherwise the names cannot change
-                self.sidecars.look()
-        if self.sidecars.log != self.ledger.path:
+                self.guard.look()
+        if self.guard.log != self.ledger.path:
             self.ledger.close()
-            self.ledger.path = self.sidecars.log
+            self.ledger.path = self.guard.log
         self.ledger.refresh(look=look)
 
     def _has_number(self, file: File) -> bool:

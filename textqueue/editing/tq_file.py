@@ -19,7 +19,7 @@ from sej.system.logs import WARNING, record
 from textqueue.format.parser import value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Ledger
-from textqueue.ledger.sidecar import Guard, Sidecars, sidecar_path, temporary_file
+from textqueue.ledger.sidecar import Guard, sidecar_path, temporary_file
 
 OnRevert = Literal["reapply", "deliver"]
 _FILE_LEASE_WAIT_S: Final = 0.02
@@ -90,7 +90,7 @@ class TqFile:
         path: the path as the caller passed it.
         conflicts: the list that gets the conflicts.
         on_revert: what to do about a mark that an old buffer reverted.
-        sidecars: the names of the files next to it.
+        guard: the lock, and the names of the files next to the queue.
         threads: the lock between threads that protects this object.
     """
 
@@ -100,16 +100,15 @@ class TqFile:
         self.disk = disk
         self.conflicts = conflicts
         self.on_revert = on_revert
-        self.sidecars = Sidecars(path, disk=disk, queue=path)
-        self.guard = Guard(self.sidecars, disk=disk)
+        self.guard = Guard(path, disk=disk, queue=path)
         self.threads = self.guard.threads
-        self.ledger = Ledger(self.sidecars.path(".log"), disk=disk, queue=path)
+        self.ledger = Ledger(self.guard.log, disk=disk, queue=path)
         self.exclusive = Exclusive()
 
     @property
     def real_path(self) -> str:
         """The path of the real file, if path is a symbolic link. It can change between two sessions only."""
-        return self.sidecars.real_path
+        return self.guard.real_path
 
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
         """Add a conflict."""

@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File, read_small
+from sej.system.locks import is_current
 from sej.system.paths import absolute_name
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.errors import FileInUseError, TextQueueError
@@ -65,54 +66,6 @@ def sidecar_path(path: str, ending: str) -> str:
     """Return the path of a hidden sidecar of a file."""
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}{ending}")
-
-
-class Sidecars:
-    """The names of the sidecars of one queue file.
-
-    Attributes:
-        real_path: the path of the queue file, without a symbolic link.
-        is_link: whether the path was a symbolic link at the last look.
-        log: the path of the ledger.
-    """
-
-    is_link = False
-
-    def __init__(self, path: str, *, disk: Disk, queue: str | None = None) -> None:
-        """Find the real file.
-
-        Args:
-            path: the path of the queue file, or of a symbolic link to it.
-            disk: the file system.
-            queue: the queue file, whose owner and mode a new lock file gets.
-        """
-        self._given = absolute_name(path)
-        self._disk = disk
-        self._queue = queue
-        self.real_path = self._hidden = self.log = ""
-        self.look()
-
-    def path(self, ending: str) -> str:
-        """Return the path of a sidecar."""
-        return self._hidden + ending
-
-    def look(self) -> None:
-        """Find out again where a symbolic link leads, for a caller without the lock."""
-        path = real_path(self._given)
-        if path != self.real_path:
-            self.real_path, self._hidden, self.is_link = path, sidecar_path(path, ""), path != self._given
-            self.log = self._hidden + ".log"
-
-    def link_has_moved(self) -> bool:
-        """Return whether the path is a link that leads to another file now, whose sidecars are in use from now on."""
-        if real_path(self._given) == self.real_path:
-            return False
-        self.look()
-        return True
-
-    def open_lock(self) -> File:
-        """Open the lock file."""
-        return open_sidecar(self._disk, self.path(_LOCK), self._queue)
 
 
 def open_sidecar(disk: Disk, path: str, queue: str | None) -> File:
@@ -175,34 +128,42 @@ def interrupted(path: str) -> FileInUseError:
 
 
 class Guard:
-    """A lock file that is locked for short times: a context manager, reentrant within a thread.
+    """The lock of a queue file, for short times: a context manager, reentrant within a thread. It names the sidecars.
 
     Attributes:
+        real_path: the path of the queue file, without a symbolic link. It can change between two sessions only.
+        log: the path of the ledger.
         threads: the lock between the threads of this process.
     """
 
-    def __init__(self, sidecars: Sidecars, *, disk: Disk, timeout: float = 60.0) -> None:
-        """Create a lock object. The lock file is created when it is first locked.
+    real_path = ""
 
-        Args:
-            sidecars: the names of the lock file and its neighbours.
-            disk: the file system.
-            timeout: seconds to wait for the operation of another process.
-        """
-        self._sidecars = sidecars
+    def __init__(self, path: str, *, disk: Disk, queue: str | None = None, timeout: float = 60.0) -> None:
+        """Take a queue file, the one whose owner and mode a new lock file gets, and how long others may hold it."""
+        self._given = absolute_name(path)
         self._disk = disk
+        self._queue = queue
         self._timeout = timeout
         self.threads = threading.RLock()
         self._depth = 0
         self._locked = False  # between the two, a signal handler must not use the file
         self._file: File | None = None
         self._looked = 0.0  # when the open file was last compared with the file at the path
+        self.look()
         watch_forks(self)
 
-    @property
-    def path(self) -> str:
-        """The lock file."""
-        return self._sidecars.path(".lck")
+    def path(self, ending: str = _LOCK) -> str:
+        """Return the path of a sidecar; without an ending, of the lock file."""
+        return self._hidden + ending
+
+    def look(self) -> bool:
+        """Find out where a symbolic link leads; return whether it leads to another file now, with other sidecars."""
+        path = real_path(self._given)
+        if path == self.real_path:
+            return False
+        self.real_path, self._hidden, self._is_link = path, sidecar_path(path, ""), path != self._given
+        self.log = self.path(".log")
+        return True
 
     @property
     def is_open(self) -> bool:
@@ -221,14 +182,14 @@ class Guard:
         if self._depth:
             if not self._locked:
                 self.threads.release()
-                raise interrupted(self.path)
+                raise interrupted(self.path())
             self._depth += 1
             return self
         self._depth = 1
         self._locked = False
         try:
             now = time.monotonic()
-            if self._file is None or self._sidecars.is_link or now - self._looked > _LOOK_S:
+            if self._file is None or self._is_link or now - self._looked > _LOOK_S:
                 self._take(now)
             elif not self._file.lock():
                 self._wait(self._file, now + self._timeout)
@@ -255,9 +216,7 @@ class Guard:
     def close(self) -> None:
         """Close the lock file. The next operation opens it again."""
         with self.threads:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._after_fork()
 
     def _after_fork(self) -> None:
         """In a forked child, close the copy of the descriptor, without unlocking the lock of the parent."""
@@ -267,17 +226,16 @@ class Guard:
 
     def _take(self, now: float) -> None:
         look = now - self._looked > _LOOK_S
-        if self._sidecars.link_has_moved():
+        if self.look():
             self.close()
         while True:
             if self._file is None:
-                self._file, look = self._sidecars.open_lock(), True
+                self._file, look = open_sidecar(self._disk, self.path(), self._queue), True
             if not self._file.lock():
                 self._wait(self._file, now + self._timeout)
             if not look:
                 return
-            there = self._disk.status(self.path)
-            if there is not None and there.identity == self._file.status().identity:
+            if is_current(self._disk, self._file.status().identity, self.path()):
                 self._looked = now
                 return
             self.close()  # the file was removed or replaced: other processes lock the new one
@@ -289,7 +247,7 @@ class Guard:
                 raise FileInUseError(
                     f"another program has held this lock for {self._timeout:g} s, expected less than a second; find"
                     " it with lsof or fuser, and end it",
-                    path=self.path,
+                    path=self.path(),
                 )
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_S)

@@ -28,7 +28,7 @@ from textqueue.format.mutex import Leases, is_alive
 from textqueue.format.parser import decode, name_of
 from textqueue.ledger import log
 from textqueue.ledger.log import Ledger, Record
-from textqueue.ledger.sidecar import Sidecars
+from textqueue.ledger.sidecar import Guard
 from textqueue.lsp.document import VARIABLES, Document, Item
 
 
@@ -67,7 +67,7 @@ class _Buffer(TextDocument):
     def __init__(self, opened: lsp.TextDocumentItem, codec: PositionCodec) -> None:
         super().__init__(opened.uri, version=opened.version, position_codec=codec)
         self.document = Document(opened.text)
-        self.ledger = Ledger(Sidecars(self.path or "unnamed", disk=OS).path(".log"), disk=_Reading())
+        self.ledger = Ledger(Guard(self.path or "unnamed", disk=OS).log, disk=_Reading())
         self.publishing: asyncio.TimerHandle | None = None
 
     def apply_change(self, change: lsp.TextDocumentContentChangeEvent) -> None:
