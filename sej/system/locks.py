@@ -16,7 +16,6 @@ ends with the parent and not with the last child.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -281,16 +280,13 @@ def take_file_lease(file: File) -> bool:
     The kernel grants a write lease if no other process has the file open. A process that opens or truncates
     it in the meantime, with or without locks, sleeps in the kernel until the lease ends. Hold it for microseconds.
     """
-    return not (_ask(file, fcntl.F_SETSIG, _ignored_signal()) or _ask(file, fcntl.F_SETLEASE, fcntl.F_WRLCK))
-
-
-def _ask(file: File, command: int, value: int) -> int:
-    """Change the lease of a file, and return 0 or the number of the system's error."""
     try:
-        fcntl.fcntl(file.fileno(), command, value)
-    except (OSError, ValueError) as error:  # ValueError: a file without a descriptor
-        return (isinstance(error, OSError) and error.errno) or errno.EBADF
-    return 0
+        fd = file.fileno()
+        fcntl.fcntl(fd, fcntl.F_SETSIG, _ignored_signal())
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError):  # ValueError: a file without a descriptor
+        return False
+    return True
 
 
 @cache
@@ -303,7 +299,11 @@ def _ignored_signal() -> int:
 
 def is_file_leasable(file: File) -> bool:
     """Return whether the system would lease this file to this process if no other one had it open."""
-    return _ask(file, fcntl.F_SETLEASE, fcntl.F_WRLCK) in (0, errno.EAGAIN)
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, ValueError) as error:
+        return isinstance(error, BlockingIOError)
+    return True
 
 
 def has_file_lease(file: File) -> bool:
@@ -322,4 +322,8 @@ def end_file_lease_if_waited_for(file: File) -> None:
 
 def end_file_lease(file: File) -> bool:
     """End a lease immediately, even if a forked child has a copy of the descriptor; return False if there was none."""
-    return not _ask(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, ValueError):
+        return False
+    return True
