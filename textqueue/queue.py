@@ -39,7 +39,7 @@ from textqueue.editing.append import New, append
 from textqueue.editing.archive_and_split import archive, check_target
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
-from textqueue.editing.tq_file import Conflict, OnRevert
+from textqueue.editing.tq_file import Conflict, OnRevert, Options
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.reading.cursor import Cursor, follow, walk
@@ -134,12 +134,8 @@ class TextQueue:
         self._closed = False
         self._inputs = Inputs(
             None if path is None else files_of(os.fspath(path), writer, disk),
-            writer=writer,
-            settle_s=settle_s,
-            on_revert=on_revert,
-            conflicts=self.conflicts,
-            disk=disk,
-            clock=clock,
+            writer,
+            Options(disk, clock, settle_s, on_revert, self.conflicts),
         )
         self._inputs.discover()
 

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 import sej
+from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.textqueue.claiming import claim_elsewhere, lined, plain
 from textqueue import TextQueue, check
 from textqueue.editing.archive_and_split import Part, split
 from textqueue.editing.edit_with_retries import Source
+from textqueue.editing.tq_file import Options
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -25,7 +27,7 @@ def by_half(part: Part) -> str:
 
 
 def source_of(path: str, disk: Disk) -> Source:
-    return Source(path, disk=disk, settle_s=0, on_revert="reapply", conflicts=[])
+    return Source(path, Options(disk, SYSTEM, 0, "reapply", []))
 
 
 def content(disk: CrashDisk, path: str) -> bytes | None:

@@ -72,7 +72,7 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
     with queue.guard:
         while True:
             if queue.disk.status(source.path) is None:
-                queue.disk.open(queue.real_path, "append").close()
+                queue.disk.open(queue.guard.real_path, "append").close()
             try:
                 with queue as session:
                     if not session.busy:
@@ -121,7 +121,7 @@ def _write(session: QueueFile, missing: bytes, text: bytes) -> int | None:
         return size
     end_file_lease(session.file)  # another process may wait for it, and so would the next line: for 45 seconds
     # Another program may append as well: let the kernel find the end, then look for the text.
-    with session.disk.open(session.real_path, "append") as file:
+    with session.disk.open(session.guard.real_path, "append") as file:
         if file.status().identity != session.status.identity:
             return None
         _write_end(file, size, text, alone=False)

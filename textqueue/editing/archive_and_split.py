@@ -52,7 +52,7 @@ from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import ALL, copy_rest, shifted
+from textqueue.editing.tq_file import ALL, shifted
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -113,41 +113,23 @@ def runs(file: File) -> Iterator[list[Part]]:
 def write_rest(session: QueueFile, temporary: str, parts: Sequence[Part]) -> Token:
     """Write what remains without some parts into the temporary file, and return its state."""
     ledger, gone = session.ledger, _spans(parts)
-    with temporary_file(session.disk, temporary, session.file.path, ALL) as rest:
-        copy_rest(session.file, rest, 0, session.status.size, gone)
-        if ledger.line_at >= 0:
-            rest.write_at(NUMBER % (ledger.number + 1), shifted(ledger.line_at, gone))
-        return token_of(rest.status())
+    number = (shifted(ledger.line_at, gone), NUMBER % (ledger.number + 1))
+    patch = () if ledger.line_at < 0 else (number,)
+    return session.write_rest(session.file, temporary, token_of(session.status), gone, (0, b""), *patch)
 
 
 def put_rest(session: QueueFile, temporary: str, after: Token, parts: Sequence[Part]) -> bool:
-    """Rename the temporary file to the queue's name, and record what was moved and where the claims are now.
-
-    Args:
-        session: the queue, whose ledger knows the file.
-        temporary: the file with what remains.
-        after: its state.
-        parts: what was moved, ascending.
-
-    Returns:
-        False: another program has changed the queue file, and nothing was renamed.
-    """
+    """Rename what remains to the queue's name, and log what was moved; False: another program changed the file."""
     if not session.swap(session.file, temporary, token_of(session.status)):
         return False
     ledger, gone = session.ledger, _spans(parts)
-    taken = {start for start, _ in gone}
-    claims = [
-        one._replace(position=shifted(one.position, gone))
-        for one in ledger.claims.values()
-        if one.position not in taken
-    ]
     lines = [
         (ARCHIVED, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
         for at, raw in parts
         if raw[0] != _COMMENT
     ]
     generation = Generation(shifted(ledger.line_at, gone), ledger.number + 1)
-    ledger.begin(claims, after, generation, lines=lines)
+    ledger.begin(session.moved_claims(gone), after, generation, lines=lines)
     return True
 
 
@@ -409,7 +391,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
 def _split(source: Source, session: QueueFile, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
     end_file_lease(file)
-    rest, note = sidecar_path(source.file.real_path, ".rest"), sidecar_path(source.file.real_path, ".split")
+    rest, note = sidecar_path(source.file.guard.real_path, ".rest"), sidecar_path(source.file.guard.real_path, ".split")
     _complete(disk, rest, note)
     pieces, counts = _pieces(source, file, choose)
     pieces = {absolute_path(target): parts for target, parts in pieces.items()}

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from sej.system.clock import SYSTEM, Clock
-from sej.system.disk import Disk, File
+from sej.system.disk import File
 from sej.system.locks import end_file_lease
 from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, QueueFile
 from textqueue.editing.reconcile import find_again
-from textqueue.editing.tq_file import Conflict, OnRevert
+from textqueue.editing.tq_file import Options
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
@@ -90,25 +89,15 @@ class Source:
         leases: the deadlines of claims.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        disk: Disk,
-        settle_s: float,
-        on_revert: OnRevert,
-        conflicts: list[Conflict],
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, path: str, options: Options) -> None:
         """Create a source; no file is opened."""
         self.path = path
-        self.file = QueueFile(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
+        self.file = QueueFile(path, options)
         self.delivered = Delivered()
         self.growing = False
-        self.settle_s = settle_s
-        self.leases = Leases(clock)
-        self._clock = clock
-        self._in_transit = InTransit(disk)
+        self.settle_s, self._clock = options.settle_s, options.clock
+        self.leases = Leases(options.clock)
+        self._in_transit = InTransit(options.disk)
         self._durable = Durable()
 
     # Reading
@@ -422,7 +411,7 @@ class Source:
                 ledger.state(token)
         end_file_lease(file)  # other programs need not wait for the disk
         if doubt.names:
-            sync_names(self.file.disk, self.file.real_path)
+            sync_names(self.file.disk, self.file.guard.real_path)
         file.sync()
         require_spans(file, doubt)
         ledger.sync(doubt.log)

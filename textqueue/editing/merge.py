@@ -103,7 +103,7 @@ def _replace(session: QueueFile, text: bytes) -> bool:
     if session.ledger.lined and not generations_in(text):  # the person has seen all changes, and removed the line
         mark, line, _ = line_for(text, session.ledger.number)
         text = mark + line + text[len(mark) :]
-    temporary = sidecar_path(session.real_path, ".save")
+    temporary = sidecar_path(session.guard.real_path, ".save")
     with temporary_file(session.disk, temporary, session.file.path, ALL) as new:
         new.write(text)
     return session.swap(session.file, temporary, token_of(session.status))

@@ -29,11 +29,11 @@ from typing import Final, Self
 
 from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import Disk, File, Status, is_full
+from sej.system.disk import File, Status, is_full
 from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
 from textqueue.editing.proof import Change, Place, here
 from textqueue.editing.reconcile import begin, reconcile
-from textqueue.editing.tq_file import Conflict, OnRevert, TqFile, shifted
+from textqueue.editing.tq_file import Options, TqFile
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
 from textqueue.format.parser import digest, essence
 from textqueue.format.windows import Token, scan, token_of, unknown
@@ -70,9 +70,9 @@ class QueueFile(TqFile):
     file: File
     status: Status
 
-    def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
+    def __init__(self, path: str, options: Options) -> None:
         """Create the object; no file is opened."""
-        super().__init__(path, disk=disk, on_revert=on_revert, conflicts=conflicts)
+        super().__init__(path, options)
         self.thread = 0
         self.alone = self.known = self.busy = self.closed = False
         self._open = self._leased = self._still = False
@@ -235,7 +235,7 @@ class QueueFile(TqFile):
         looks = 0
         begun: Token | None = None  # the state that a new ledger began with
         while True:
-            self.alone = alone = take_file_lease(file) or self.exclusive.wait(file)
+            self.alone = alone = take_file_lease(file) or self.wait_for_lease(file)
             self.status = status = file.status()
             token = status.inode, status.size, status.mtime_ns
             new = not ledger.epoch
@@ -278,10 +278,7 @@ class QueueFile(TqFile):
         after = self.replace(self.file, before, strays, (len(mark), mark + line))
         if after is not None:
             grown = after[1] - before[1]
-            claims = [
-                one._replace(position=shifted(one.position, strays) + len(line)) if one.position >= 0 else one
-                for one in ledger.claims.values()
-            ]
+            claims = self.moved_claims(strays, len(line))
             _, size, changed_ns = ledger.foreign if ledger.epoch else before
             foreign = after[0], size + grown, changed_ns
             ledger.begin(claims, after, Generation(at, number), foreign=foreign)

@@ -43,7 +43,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
-from sej.system.locks import end_file_lease, has_file_lease
+from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import Conflict, TqFile, shifted
 from textqueue.errors import MessageMovedError
@@ -124,8 +124,8 @@ def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
         writes += [(one.position, b" " * DIGITS) for one in found[1:]]
         writes.append((at, NUMBER % number))
     gone = work.archived()
-    if writes or gone or work.reports:
-        queue.exclusive.take(file)
+    if (writes or gone or work.reports) and not take_file_lease(file):
+        queue.wait_for_lease(file)
     if token_of(file.status()) != before:  # another program wrote meanwhile
         end_file_lease(file)
         return False
@@ -344,7 +344,7 @@ class _Redoing:
 
     def _report(self, message: _Message) -> None:
         kind, text = "reverted", value_of(message.before).decode("utf-8", "replace")
-        deliver = self._queue.on_revert == "deliver"
+        deliver = self._queue.options.on_revert == "deliver"
         if message.archived:
             action = "removed again: it is in the archive"
         elif message.raw[0] != message.before[0]:

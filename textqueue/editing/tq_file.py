@@ -13,15 +13,18 @@ import time
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
+from sej.system.clock import Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import has_file_lease, is_file_leasable, take_file_lease
 from sej.system.logs import WARNING, record
 from textqueue.format.parser import value_of
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.log import Ledger
+from textqueue.ledger.log import Ledger, Record
 from textqueue.ledger.sidecar import Guard, sidecar_path, temporary_file
 
 OnRevert = Literal["reapply", "deliver"]
+Spans = Sequence[tuple[int, int]]
+"""Parts of a file, ascending, each a position and a size."""
 _FILE_LEASE_WAIT_S: Final = 0.02
 """How long an edit waits for a program that has the file open."""
 _BACKOFF_FIRST_S: Final = 0.02
@@ -54,19 +57,38 @@ class Conflict(NamedTuple):
     action: str
 
 
-class Exclusive:
-    """Takes file leases, and remembers failed waits."""
+class Options(NamedTuple):
+    """The options of a queue, which are those of ``TextQueue``, and the list that gets its conflicts."""
 
-    def __init__(self) -> None:
-        """Begin without a failed wait."""
-        self._backoff_until = 0.0
-        self._backoff_s = _BACKOFF_FIRST_S
+    disk: Disk
+    clock: Clock
+    settle_s: float
+    on_revert: OnRevert
+    conflicts: list[Conflict]
 
-    def take(self, file: File) -> bool:
-        """Take a file lease, and return whether it was granted. It ends when the file is closed."""
-        return take_file_lease(file) or self.wait(file)
 
-    def wait(self, file: File) -> bool:
+class TqFile:
+    """One ``.tq`` file, its lock, its ledger, and the lock between threads that protects this object."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        """Take the path as the caller passed it; no file is opened."""
+        self.path, self.options, self.disk = path, options, options.disk
+        self.guard = Guard(path, disk=self.disk, queue=path)
+        self.threads = self.guard.threads
+        self.ledger = Ledger(self.guard.log, disk=self.disk, queue=path)
+        self._backoff_until, self._backoff_s = 0.0, _BACKOFF_FIRST_S
+
+    def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
+        """Add a conflict."""
+        self.note([Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action)])
+
+    def note(self, conflicts: list[Conflict]) -> None:
+        """Add conflicts, and log them."""
+        self.options.conflicts.extend(conflicts)
+        for conflict in conflicts:
+            record(__name__, WARNING, "%s: position %d: %s: %s", *conflict[:2], *conflict[3:])
+
+    def wait_for_lease(self, file: File) -> bool:
         """Wait for a moment for a file lease that was not granted, unless that failed a moment ago."""
         now = time.monotonic()
         if now < self._backoff_until or not is_file_leasable(file):
@@ -82,85 +104,53 @@ class Exclusive:
         self._backoff_until = now + self._backoff_s
         return False
 
-
-class TqFile:
-    """One ``.tq`` file, its lock and its ledger.
-
-    Attributes:
-        path: the path as the caller passed it.
-        conflicts: the list that gets the conflicts.
-        on_revert: what to do about a mark that an old buffer reverted.
-        guard: the lock, and the names of the files next to the queue.
-        threads: the lock between threads that protects this object.
-    """
-
-    def __init__(self, path: str, *, disk: Disk, on_revert: OnRevert, conflicts: list[Conflict]) -> None:
-        """Create the object; no file is opened."""
-        self.path = path
-        self.disk = disk
-        self.conflicts = conflicts
-        self.on_revert = on_revert
-        self.guard = Guard(path, disk=disk, queue=path)
-        self.threads = self.guard.threads
-        self.ledger = Ledger(self.guard.log, disk=disk, queue=path)
-        self.exclusive = Exclusive()
-
-    @property
-    def real_path(self) -> str:
-        """The path of the real file, if path is a symbolic link. It can change between two sessions only."""
-        return self.guard.real_path
-
-    def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
-        """Add a conflict."""
-        self.note([Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action)])
-
-    def note(self, conflicts: list[Conflict]) -> None:
-        """Add conflicts, and log them."""
-        self.conflicts += conflicts
-        for conflict in conflicts:
-            record(__name__, WARNING, "%s: position %d: %s: %s", *conflict[:2], *conflict[3:])
-
     # Replacing the file
 
     def swap(self, file: File, temporary: str, before: Token, *, strict: bool = False) -> bool:
-        """Rename a temporary file to the queue's name, under a file lease. The caller holds the lock.
+        """Rename a synced file to the queue's name, under a file lease, if no other program has changed the queue file.
 
-        Args:
-            file: the queue file, open.
-            temporary: the path of the new file, which was synced.
-            before: the state of the queue file when it was read.
-            strict: whether it is refused while another program has the file open, and may save it.
-
-        Returns:
-            Whether it was renamed; False: another program has changed the queue file.
+        strict: it is refused as well while another program has the file open, and may save it.
         """
-        alone = self.exclusive.take(file) or has_file_lease(file)
+        alone = take_file_lease(file) or self.wait_for_lease(file) or has_file_lease(file)
         there = self.disk.status(self.path)
         if there is None or token_of(there) != before or (strict and not alone and is_file_leasable(file)):
             return False
-        self.disk.rename(temporary, self.real_path)
+        self.disk.rename(temporary, self.guard.real_path)
         return True
 
-    def replace(
-        self, file: File, before: Token, spans: Sequence[tuple[int, int]], head: tuple[int, bytes] = (0, b"")
-    ) -> Token | None:
-        """Replace the file by a copy without some spans.
-
-        Args:
-            file: the queue file, open.
-            before: its state when it was read.
-            spans: what is left out, ascending, each a position and a size.
-            head: the size of the first bytes, and what replaces them: then no other program may have the file open.
-
-        Returns:
-            The new state; None if another program has changed the file.
-        """
-        temporary = sidecar_path(self.real_path, ".save")
+    def write_rest(
+        self,
+        file: File,
+        temporary: str,
+        before: Token,
+        spans: Spans,
+        head: tuple[int, bytes],
+        *patch: tuple[int, bytes],
+    ) -> Token:
+        """Write a copy of the file without some spans, with another head and other bytes; return its state."""
         with temporary_file(self.disk, temporary, file.path, ALL) as new:
             new.write(head[1])
             copy_rest(file, new, head[0], before[1], spans)
-            after = token_of(new.status())
+            for position, data in patch:
+                new.write_at(data, position)
+            return token_of(new.status())
+
+    def replace(self, file: File, before: Token, spans: Spans, head: tuple[int, bytes] = (0, b"")) -> Token | None:
+        """Replace the file by a copy, as :meth:`write_rest` makes it; return its state, or None if it was changed.
+
+        With another head, no other program may have the file open.
+        """
+        temporary = sidecar_path(self.guard.real_path, ".save")
+        after = self.write_rest(file, temporary, before, spans, head)
         return after if self.swap(file, temporary, before, strict=bool(head[1])) else None
+
+    def moved_claims(self, spans: Spans, grown: int = 0) -> list[Record]:
+        """Return the claims that remain, at their positions after some spans were removed, and bytes added above."""
+        gone = {start for start, _ in spans}
+        claims = [one for one in self.ledger.claims.values() if one.position not in gone]
+        return [
+            one._replace(position=shifted(one.position, spans) + grown) if one.position >= 0 else one for one in claims
+        ]
 
 
 def copy(source: File, target: File, start: int, end: int) -> None:
@@ -173,14 +163,14 @@ def copy(source: File, target: File, start: int, end: int) -> None:
         start += len(data)
 
 
-def copy_rest(source: File, target: File, start: int, end: int, spans: Sequence[tuple[int, int]]) -> None:
-    """Copy the bytes from start to end, without some spans, each a position and a size."""
+def copy_rest(source: File, target: File, start: int, end: int, spans: Spans) -> None:
+    """Copy the bytes from start to end, without some spans."""
     for position, size in spans:
         copy(source, target, start, position)
         start = position + size
     copy(source, target, start, end)
 
 
-def shifted(position: int, gone: Sequence[tuple[int, int]]) -> int:
-    """Return where a position is after some spans were removed, ascending, each a position and a size."""
+def shifted(position: int, gone: Spans) -> int:
+    """Return where a position is after some spans were removed."""
     return position - sum(size for _, size in gone[: bisect.bisect_left(gone, (position, 0))])

@@ -89,6 +89,10 @@ PLAIN: Final = "!#$&'()*,:;=?@[]"
 """The characters that need no ``%`` in the text of an owner."""
 _TEXT_BYTES: Final = 80
 
+_TEXT_OF: Final = b"%c %d %d %s %s %s"
+_SEALED: Final = b"%s %08x\n"
+"""The text of a line, with the file's token as text, and the line."""
+
 Line = tuple[int, int, bytes, bytes]
 """Kind, position, digest and owner of a line that is to be written."""
 
@@ -115,14 +119,8 @@ class Record(NamedTuple):
 
     def line(self) -> bytes:
         """Return the line as it is stored."""
-        kind, number, position, name, token, owner = self
-        return _line(kind, number, position, name, b"%d %d %d" % token, owner)
-
-
-def _line(kind: int, number: int, position: int, name: bytes, state: bytes, owner: bytes) -> bytes:
-    """Return a line as it is stored; ``state`` is the file's token as text."""
-    text = b"%c %d %d %s %s %s" % (kind, number, position, name, state, owner)
-    return b"%s %08x\n" % (text, zlib.crc32(text))
+        text = _TEXT_OF % (*self[:4], b"%d %d %d" % self.token, self.owner)
+        return _SEALED % (text, zlib.crc32(text))
 
 
 def text_owner(raw: bytes) -> bytes:
@@ -254,7 +252,8 @@ class Ledger:
             self._write(())
         assert self._file is not None
         state = b"%d %d %d" % token
-        data = b"".join([_line(kind, number, at, name, state, owner) for kind, at, name, owner in lines])
+        texts = [_TEXT_OF % (kind, number, at, name, state, owner) for kind, at, name, owner in lines]
+        data = b"".join([_SEALED % (text, zlib.crc32(text)) for text in texts])
         self._file.write(data)
         self._read_to += len(data)
         for kind, at, name, owner in lines:

@@ -12,12 +12,11 @@ import stat
 from collections.abc import Container
 from typing import Final, NamedTuple
 
-from sej.system.clock import Clock
 from sej.system.disk import Disk
 from sej.system.paths import absolute_name, absolute_path
 from textqueue.claims.claim import Claimer
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.tq_file import Conflict, OnRevert
+from textqueue.editing.tq_file import Options
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 
@@ -137,26 +136,10 @@ class Inputs:
     This class opens no file. It is not thread-safe: the queue that owns it locks it.
     """
 
-    def __init__(
-        self,
-        files: Files | None,
-        *,
-        writer: str | None,
-        settle_s: float,
-        on_revert: OnRevert,
-        conflicts: list[Conflict],
-        disk: Disk,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, files: Files | None, writer: str | None, options: Options) -> None:
         """Take the options of ``TextQueue``. If files is None, they are added one by one."""
         self.found: list[Input] = []
-        self._files = files
-        self._writer = writer
-        self._settle_s = settle_s
-        self._on_revert: OnRevert = on_revert
-        self._conflicts = conflicts
-        self._disk = disk
-        self._clock = clock
+        self._files, self._writer, self._options, self._disk = files, writer, options, options.disk
 
     @property
     def sources(self) -> list[Source]:
@@ -168,7 +151,9 @@ class Inputs:
         """The directories of the files, which may not exist yet."""
         # If a path is a link, programs change the file in its own directory, and replace the link in this one.
         names = {
-            os.path.dirname(path) or "." for source in self.sources for path in (source.path, source.file.real_path)
+            os.path.dirname(path) or "."
+            for source in self.sources
+            for path in (source.path, source.file.guard.real_path)
         }
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
 
@@ -209,14 +194,7 @@ class Inputs:
             raise TextQueueError("expected a .tq file, got a directory; open it with TextQueue(path)", path=path)
         if status is not None and is_special(path):
             raise TextQueueError("expected a regular file, got a pipe, socket or device", path=path)
-        source = Source(
-            path,
-            disk=self._disk,
-            settle_s=self._settle_s,
-            on_revert=self._on_revert,
-            conflicts=self._conflicts,
-            clock=self._clock,
-        )
+        source = Source(path, self._options)
         self.found.append(Input(source, Cursor(source), Claimer(source)))
         return source
 
