@@ -78,14 +78,7 @@ class Claim:
     """
 
     def __init__(self, claimer: Claimer, message: Message, owner: bytes, retries: bytes | None) -> None:
-        """Create a claim; only a queue does.
-
-        Args:
-            claimer: the claimer of the file.
-            message: the message.
-            owner: the owner in the ledger, with the lease.
-            retries: the value of the variable before the claim reduced it.
-        """
+        """Create a claim; only a queue does. retries: the value of the variable before the claim reduced it."""
         self.message = message
         self.attempts = message.source.failures(message.position) + 1
         self.owner = claimant(owner).decode()
@@ -246,13 +239,7 @@ class Claiming:
 
 
 def _claiming(raw: bytes, name: bytes, *, pull: bool) -> tuple[int, list[tuple[int, bytes]], bytes | None]:
-    """Return how a process claims a message: the kind of the line, what is written, and its ``retries`` before.
-
-    Args:
-        raw: the message.
-        name: the process.
-        pull: whether to reduce its retries.
-    """
+    """Return how a process claims a message: the kind of the line, what is written, and its ``retries`` before."""
     if b"\\" not in raw:
         return IN_LEDGER, [], None
     kind, writes, mutex = IN_LEDGER, [], mutex_of(raw)
@@ -291,14 +278,8 @@ class Claimer:
     ) -> Claim | None:
         """Claim the next free message, or None.
 
-        Args:
-            owner: as in ``TextQueue.claim``.
-            lease_s: after this many seconds another worker may take the message; None: the claim has no deadline.
-            pull: whether to reduce its retries.
-            again: whether to take a message that failed here, if no other is free.
-
-        Raises:
-            TextQueueError: other programs changed the file 100 times in 10 seconds.
+        owner: as in ``TextQueue.claim``. pull: whether to reduce its retries. again: whether to take a message that
+        failed here, if no other is free.
         """
         source = self._source
         changed = Replaced("claim a message", source.path)
@@ -343,11 +324,7 @@ class Claimer:
         self.open.discard(claim)
 
     def give_back(self) -> OSError | None:
-        """Give back the messages that this process has claimed. A forked child leaves them to its parent.
-
-        Returns:
-            Why messages could not be given back; None if all were.
-        """
+        """Give back what this process, not its parent, has claimed; return why something could not be given back."""
         failed: OSError | None = None
         for claim in list(self.open):
             if claim._pid == os.getpid():
@@ -372,12 +349,7 @@ class Claimer:
         return self._abandoned(file, fresh=False) or self._free(file, again=again) or self._abandoned(file, fresh=True)
 
     def _abandoned(self, file: File, *, fresh: bool) -> _Found | None:
-        """Find a message whose worker died, or whose lease has ended.
-
-        Args:
-            file: the file.
-            fresh: whether to look now which workers are alive; otherwise the answer of a moment ago is enough.
-        """
+        """Find a message whose worker died, or whose lease has ended. fresh: look now which workers are alive."""
         ledger = self._source.file.ledger
         if not ledger.claims:
             return None

@@ -62,13 +62,7 @@ def drain(
     key: Callable[[Message], bytes] | None,
     batch: int,
 ) -> int:
-    """Move every free message of a file into a journal, and return their number.
-
-    Raises:
-        InvalidMessageError: the journal refused a message, for example because its key is too long.
-        LockedError: another process drains this file.
-        TextQueueError: ``.jobs.tq.drain`` cannot be read.
-    """
+    """Move every free message of a file into a journal, and return their number. Errors: as ``TextQueue.drain_to``."""
     with source.file.guard:  # decides about the names
         path = source.file.guard.path(".drain")
     count = 0
@@ -138,9 +132,8 @@ def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], stat
 def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
     """After a crash, return the current places of the messages of a batch, with their owners.
 
-    The claims identify the messages. Their text does not, because the file may have an equal message that is not in the
-    journal. A message without a claim was marked before the crash, or a user removed it. A power loss may have kept the
-    line of a mark in the ledger, and not the mark: then the line identifies the message.
+    The claims identify them, because the file may have an equal message that is not in the journal. A message without a
+    claim was marked, or a user removed it. If a power loss kept the line of a mark only, that line identifies it.
     """
     ledger = source.file.ledger
     there: dict[bytes, list[Place]] = {}

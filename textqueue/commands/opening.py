@@ -120,15 +120,7 @@ class JournalsLike(Protocol):
 
 
 def require(path: Path, *, some: bool = True) -> None:
-    """Check that a queue exists: its file, a file in its directory, or a file that matches its pattern.
-
-    Args:
-        path: the queue.
-        some: False: a directory may be empty.
-
-    Raises:
-        FileNotFoundError: it does not exist.
-    """
+    """Check that a queue exists: its file, one in its directory, which may be empty without some, or of its pattern."""
     files = files_of(os.fspath(path), None, OS)
     if not path.exists():
         if files.single is not None or not files.found(OS):
@@ -171,11 +163,7 @@ def report(conflicts: list[Conflict]) -> None:
 def refuse_foreign(path: Path) -> None:
     """Check that an append does not change a file that is not a queue, like a program or a page in Markdown.
 
-    Such a file has another suffix, and more lines that a queue skips than lines that begin a message. A queue in which
-    a person has typed a wrong line is not refused.
-
-    Raises:
-        InvalidTextError: it is such a file.
+    It has another suffix, and more lines that a queue skips than messages. A queue with a wrong line is not refused.
     """
     if path.suffix == SUFFIX or not path.is_file():
         return
@@ -251,14 +239,8 @@ def are_names(words: Iterable[str]) -> bool:
 def named(queue: TextQueue, path: Path, words: Iterable[str], among: Collection[MessageStatus]) -> list[Message]:
     """Return the messages that words name. If a word does not name exactly one, the command ends.
 
-    A word is the name of a message, or a short form: the number of one of its lines, or the begin of its hash or of its
-    text. Each may follow the name of its file and a colon.
-
-    Args:
-        queue: the queue.
-        path: its path.
-        words: the words.
-        among: a short form names a message of these statuses.
+    A word is a name, or a short form: one of the lines of a message of some statuses, or the begin of its hash or text.
+    Each may follow the name of its file and a colon.
     """
     made: dict[Message, None] = {}
     messages = details(queue.messages(list(MessageStatus)), now_ns=0)

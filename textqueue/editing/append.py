@@ -40,11 +40,7 @@ def _line_end(file: File, status: Status) -> tuple[bytes, bytes]:
 
 
 def require_valid(entries: Sequence[New], status: MessageStatus, path: str) -> None:
-    """Check that all entries can be written.
-
-    Raises:
-        InvalidTextError: a message has no text, or the format has no way to write a text or a variable.
-    """
+    """Check that all entries can be written; otherwise raise an InvalidTextError."""
     for number, (text, variables) in enumerate(entries):
         render(text, variables, status=status)
         if not text and status is not MessageStatus.comment:
@@ -54,18 +50,7 @@ def require_valid(entries: Sequence[New], status: MessageStatus, path: str) -> N
 
 
 def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
-    """Append entries, in one write under the lock. The file is created if it is missing.
-
-    Args:
-        source: the queue file.
-        entries: text and variables of each entry. If one of them is invalid, none is written.
-        status: the status of all entries.
-
-    Raises:
-        InvalidTextError: a message has no text, the format has no way to write a text or a variable, or the file is in
-            UTF-16.
-        TextQueueError: other programs replaced the file 100 times in 10 seconds.
-    """
+    """Append entries, if all are valid, in one write under the lock. The file is created if it is missing."""
     require_valid(entries, status, source.path)  # before the file is changed
     queue = source.file
     replaced = Replaced("append", source.path)
@@ -85,11 +70,7 @@ def append(source: Source, entries: Sequence[New], status: MessageStatus) -> lis
 
 
 def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -> list[Place] | None:
-    """Append entries; None if another program replaced the file or wrote in between.
-
-    Raises:
-        InvalidTextError: the file is in UTF-16.
-    """
+    """Append entries; None if another program replaced the file or wrote in between."""
     file = session.file
     head = file.read(4, 0)
     if head.startswith(_UTF_16) or (len(head) == 4 and bytes(2) in (head[::2], head[1::2])):

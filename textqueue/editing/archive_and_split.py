@@ -88,11 +88,7 @@ class Part(NamedTuple):
 
 
 def runs(file: File) -> Iterator[list[Part]]:
-    """Yield comments with the messages right below them. A message without a comment above is a run of its own.
-
-    Raises:
-        TextQueueError: the file has a conflict that a person must resolve.
-    """
+    """Yield comments with the messages right below them. A message without a comment above is a run of its own."""
     run: list[Part] = []
     for window in scan(file):
         require_resolved(file, window)
@@ -138,11 +134,7 @@ def _spans(parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 
 def require_outside_journals(disk: Disk, target: str) -> None:
-    """Check that a new file or directory is not among the files of a journal, as in ``orders/jnl/done.tq``.
-
-    Raises:
-        InvalidTextError: it is.
-    """
+    """Check that a new file or directory is not among the files of a journal, as in ``orders/jnl/done.tq``."""
     if (journal := around(disk, target)) is not None:
         raise InvalidTextError(
             f"this path is among the files of the journal {journal}, where only SEJ may write: choose a path outside of"
@@ -155,12 +147,7 @@ _NOTE_BYTES: Final = 1 << 32
 
 
 def check_target(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
-    """Check that a queue file can be archived in a target.
-
-    Raises:
-        InvalidTextError: the target is the queue itself, or among the files of a journal; or a status is neither
-            cleared nor critical.
-    """
+    """Check that a queue file can be archived in a target: another file, outside of journals."""
     require_outside_journals(source.file.disk, target)
     if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
         raise InvalidTextError(
@@ -174,16 +161,7 @@ def check_target(source: Source, target: str, statuses: Collection[MessageStatus
 
 
 def archive(source: Source, target: str, statuses: Collection[MessageStatus]) -> int:
-    """Move the done messages of a queue file to the end of another file.
-
-    Returns:
-        The number of moved messages.
-
-    Raises:
-        FileInUseError: another program changed the file in every attempt.
-        InvalidTextError: as :func:`check_target`.
-        TextQueueError: the note of an interrupted run is damaged.
-    """
+    """Move the done messages of a queue file to the end of another file, and return their number."""
     check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
     count = None
@@ -195,10 +173,7 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
 
 
 def _archive(source: Source, session: QueueFile, target: str, controls: Collection[int]) -> int | None:
-    """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one.
-
-    There is a file lease only for the last check and the rename, not while messages are copied and synced.
-    """
+    """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one."""
     disk = session.disk
     temporary, note = session.guard.path(".tmp"), session.guard.path(".archive")
     end_file_lease(session.file)
@@ -234,14 +209,7 @@ def _moved(file: File, controls: Collection[int]) -> list[Part]:
 
 
 class _Run(NamedTuple):
-    """A run, as its note has it.
-
-    Attributes:
-        target: the archive.
-        size: its size before the run.
-        temporary: the file with what remains in the queue.
-        text: what is appended.
-    """
+    """A run: the archive, its size before, the temporary file with what remains, and the text that is appended."""
 
     target: str
     size: int
@@ -251,16 +219,7 @@ class _Run(NamedTuple):
 
 @contextlib.contextmanager
 def _locked(disk: Disk, target: str, queue: str | None) -> Iterator[File]:
-    """Open and lock an archive, and undo the run that was interrupted there.
-
-    Args:
-        disk: the file system.
-        target: the archive, which may be a queue that other programs use.
-        queue: the queue file, whose owner and mode a new archive gets.
-
-    Raises:
-        FileInUseError: another process has locked it for a minute.
-    """
+    """Lock an archive, which may be a queue, and undo what was interrupted there. A new one gets the mode of queue."""
     guard = Guard(target, disk=disk, queue=queue or target)
     try:
         with guard, open_sidecar(disk, target, queue) as archive:
@@ -366,21 +325,10 @@ def _ended(raw: bytes) -> bytes:
 
 
 def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int]:
-    """Move messages into new files.
+    """Move messages into new files, and return the number of messages in each.
 
-    Args:
-        source: the queue file.
-        choose: a function that returns the path of the new file for a message, or None if the message remains. It is
-            called once for each message that is not claimed, in order.
-
-    Returns:
-        The number of messages in each new file.
-
-    Raises:
-        FileInUseError: another program changed the file in every attempt.
-        InvalidTextError: a new file exists already, or would be among the files of a journal; or another program
-            created one that an interrupted run has to complete.
-        TextQueueError: the note of an interrupted run is damaged.
+    choose: returns the path of the new file for a message, or None if it remains. It is called once for each message
+    that is not claimed, in order.
     """
     for session in source.attempts("split"):
         if (counts := _split(source, session, choose)) is not None:

@@ -67,11 +67,8 @@ class _Known(NamedTuple):
 class UnsyncedBytes(NamedTuple):
     """The bytes that may not be on disk.
 
-    Attributes:
-        spans: spans of the queue file, ascending.
-        ours: whether the spans are messages that this library wrote, and not the whole file.
-        names: whether the directory entry of the file is in doubt as well.
-        log: the first byte of the ledger that is in doubt.
+    Spans of the queue file, ascending; whether they are messages that this library wrote, and not the whole file;
+    whether its name is in doubt as well; and the first byte of the ledger that is.
     """
 
     spans: Sequence[_Span]
@@ -88,14 +85,7 @@ class Durable:
         self._known: _Known | None = None
 
     def doubt(self, file: File, token: Token, ledger: Ledger, *, known: bool) -> UnsyncedBytes:
-        """Compare the file with the state that was synced last.
-
-        Args:
-            file: the queue file, open.
-            token: the state of the file.
-            ledger: the ledger, refreshed.
-            known: whether the ledger has the positions for that state.
-        """
+        """Compare the file, and the ledger if it has the positions for it, with the state that was synced last."""
         record = self._known
         if record is None or record.token[0] != token[0]:
             return UnsyncedBytes([(0, token[1])], ours=False, names=True, log=0)
@@ -118,11 +108,7 @@ class Durable:
 
 
 def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_Span] | None:
-    """Return the spans of the messages at positions and of the bytes after size, ascending and disjoint.
-
-    Returns:
-        The spans, or None if a position has no message, so that the changed bytes are not known.
-    """
+    """Return the spans of messages, and of the bytes after size; None if a position has no message."""
     found: list[_Span] = []
     for position in sorted(set(positions)):
         if position >= size:
@@ -139,15 +125,9 @@ def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_S
 def rewrite(file: File, token: Token, doubt: UnsyncedBytes, *, quick_s: float) -> tuple[Token, bool] | None:
     """Write spans of a queue file again if they differ from the disk. The caller holds the lock.
 
-    Args:
-        file: the queue file, open for editing.
-        token: its state.
-        doubt: the spans.
-        quick_s: without a file lease, another program may have written to the file if a piece takes longer than this.
-
-    Returns:
-        The state after the writes, and whether it is certain that no other program changed the file. None if a part was
-        not written, because another program has the file open, waits for it, or changed it.
+    Returns the state after that, and whether it is certain that no other program changed the file: without a lease, it
+    may have if a piece takes longer than quick_s. None: a part was not written, because another program has the file
+    open.
     """
     file.sync()
     leased = has_file_lease(file)
@@ -171,11 +151,7 @@ def rewrite(file: File, token: Token, doubt: UnsyncedBytes, *, quick_s: float) -
 
 
 def require_spans(file: File, doubt: UnsyncedBytes) -> None:
-    """Check that the bytes that were in doubt are on disk.
-
-    Raises:
-        OSError: the disk has other bytes.
-    """
+    """Check that the bytes that were in doubt are on disk; otherwise raise an OSError."""
     for start, end in doubt.spans:
         for at in range(start, end, _PIECE_BYTES):
             require_stored(file, file.read(min(_PIECE_BYTES, end - at), at), at)

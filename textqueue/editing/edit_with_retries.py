@@ -62,11 +62,7 @@ class Replaced:
         return time.monotonic() - self._start
 
     def again(self) -> None:
-        """Count one more time, and wait for a moment.
-
-        Raises:
-            TextQueueError: it was too often, for too long.
-        """
+        """Count one more time, and wait for a moment; raise an error if it was too often, for too long."""
         self._times += 1
         passed = self.passed_s()
         if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
@@ -82,11 +78,8 @@ class Source:
     """One ``.tq`` file.
 
     Attributes:
-        path: the path as the caller passed it.
-        file: the file with its lock and ledger.
         delivered: the messages that were delivered and not marked since.
         growing: whether a worker has found a last message that another program may still be writing.
-        leases: the deadlines of claims.
     """
 
     def __init__(self, path: str, options: Options) -> None:
@@ -103,19 +96,14 @@ class Source:
     # Reading
 
     def reading(self) -> File:
-        """Open the file for reading.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-        """
+        """Open the file for reading."""
         self.file.check_open()
         return self.file.disk.open(real_path(self.path), "read")
 
     def settled(self, position: int, raw: bytes) -> bool:
-        """Return whether the last entry of the file is complete.
+        """Return whether the last entry is complete: this library appended it, or the file was quiet for ``settle_s``.
 
-        It is if this library appended it, or if no other program has changed the file for ``settle_s``. A modification
-        time far in the future counts as old.
+        A modification time far in the future counts as old.
         """
         status = self.file.disk.status(self.path)
         if status is None:
@@ -141,8 +129,7 @@ class Source:
     def is_copy(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in the mutex of a message is free: a copy by a user, or a claim that has ended.
 
-        The ledger has every claim of this host. So a claim that it does not have at this position does not count. The
-        caller holds the lock, and the message is at the position.
+        The ledger has every claim of this host. The caller holds the lock, and the message is at the position.
         """
         ledger, holder = self.file.ledger, holder_of(raw)
         return self.file.known and ledger.epoch > 0 and position not in ledger.claims and is_here(holder)
@@ -171,10 +158,7 @@ class Source:
             return {position: record.owner for position, record in self.file.ledger.claims.items()}
 
     def holder(self, place: Place) -> bytes:
-        """Return the process that has claimed a queued message; empty if none has, it died, or its lease has ended.
-
-        The caller holds the lock, and the place is the current one.
-        """
+        """Return the process that has claimed a message, under the lock; empty: none that is alive."""
         record = self.file.ledger.claims.get(place.position)
         logged = record is not None and record.digest == digest(essence(place.raw))
         owner = record.owner if record is not None and logged else holder_of(place.raw)
@@ -199,11 +183,6 @@ class Source:
         """End the claim of a message that cannot be changed, so that it is free when it can be changed again.
 
         The message is not in the file, and a person may restore it; or a save has written a part of it.
-
-        Args:
-            position: where the message was last.
-            raw: the message as it was last seen.
-            owner: the owner in the ledger.
         """
         with suppress(OSError), self.file as session:
             ledger, name = self.file.ledger, digest(essence(raw))
@@ -215,11 +194,7 @@ class Source:
                 ledger.append([(ENDED, at, name, EMPTY)], token, ledger.number)
 
     def attempts(self, what: str) -> Iterator[QueueFile]:
-        """Yield sessions for a replacement of the whole file, until the caller leaves the loop.
-
-        Raises:
-            FileInUseError: other programs changed the file in every attempt.
-        """
+        """Yield sessions to replace the whole file, until the caller leaves the loop, or it was in use in each."""
         for _ in range(_ATTEMPTS_MOST):
             with self.file as session:
                 if session.known:
@@ -230,35 +205,24 @@ class Source:
         )
 
     def edit(self, place: Place, change: Making, what: str, claim: bytes = b"") -> Place:
-        """Change a message in place.
-
-        Args:
-            place: the message as it was read.
-            change: a function that gets the message as it was read and its current bytes, and returns the change, or
-                None if none is needed.
-            what: the name of the edit, for errors, such as "mark the message as cleared".
-            claim: the claim of the message; empty: it may have any. A lease must be in the ledger, or not be over.
-
-        Returns:
-            The message as it is now.
-
-        Raises:
-            MessageMovedError: the message was changed or removed since it was read.
-            TextQueueError: other programs replaced the file 100 times in 10 seconds.
-        """
+        """Change a message in place, and return it as it is now; see :meth:`edit_many`."""
         return self.edit_many([place], change, what, [claim] if claim else ())[0]
 
     def edit_many(
         self, places: Sequence[Place], change: Making, what: str, claims: Sequence[bytes] = (), *, free: bool = False
     ) -> list[Place]:
-        """Change many messages under one lock. All are found before the first is changed.
+        """Change many messages under one lock, and return them. All are found before the first is changed.
 
         Args:
-            places: as for :meth:`edit`, and so are the other arguments.
-            change: their change.
-            what: the name of the edit.
-            claims: for each message, its claim.
+            places: the messages as they were read.
+            change: makes the change of each.
+            what: the name of the edit, for errors, such as "mark the message as cleared".
+            claims: for each message, its claim. A lease must be in the ledger, or not be over.
             free: whether the edit is refused if a process has claimed one of the messages.
+
+        Raises:
+            MessageMovedError: a message was changed or removed since it was read.
+            TextQueueError: other programs replaced the file 100 times in 10 seconds.
         """
         replaced: Replaced | None = None
         while True:
@@ -305,12 +269,7 @@ class Source:
         return session.apply(found, todo)
 
     def _find(self, session: QueueFile, places: Sequence[Place], what: str, claims: Sequence[bytes]) -> list[Place]:
-        """Find messages at their positions, or elsewhere in the file.
-
-        Raises:
-            MessageMovedError: a message was changed or removed since it was read.
-            ClaimLostError: a message does not have its claim any more.
-        """
+        """Find messages at their positions, or elsewhere in the file."""
         # In epoch 0 a message is found by its bytes alone.
         epoch = self.file.ledger.epoch if session.known and (session.alone or session.still()) else 0
         if claims:
@@ -334,14 +293,8 @@ class Source:
     def _claimed(self, place: Place, owner: bytes, what: str, *, known: bool) -> Place:
         """Return the place of a message that has a claim; lines may have moved.
 
-        A lease identifies one claim. Without one, all claims of a process on equal messages are alike.
-
-        Args:
-            place: the message as it was read.
-            owner: its claim.
-            what: the name of the edit.
-            known: whether the ledger has the positions of this file. Then a message whose claim has none is not there,
-                even if an equal one is.
+        A lease identifies one claim. Without one, all claims of a process on equal messages are alike. If the ledger
+        has the positions of this file (known), a message whose claim has none is not there, even if an equal one is.
         """
         ledger, leased = self.file.ledger, claimant(owner) != owner
         claim = ledger.claims.get(place.position)
@@ -377,12 +330,7 @@ class Source:
                 )
 
     def sync(self) -> None:
-        """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes.
-
-        Raises:
-            FileInUseError: bytes of another program may not be on disk, and a program has the file open.
-            FileNotFoundError: the file does not exist.
-        """
+        """Sync the file and the ledger to disk, as ``textqueue.editing.durable`` describes."""
         deadline = time.monotonic() + _SYNC_WAIT_S
         while True:
             with self.file as session:

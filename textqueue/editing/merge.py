@@ -34,13 +34,7 @@ class Merged(NamedTuple):
 
 
 def merge(old: bytes, mine: bytes, theirs: bytes) -> Merged | None:
-    """Merge two versions of a text; None: another person has changed it as well.
-
-    Args:
-        old: the text from which both versions were made.
-        mine: the person's version, which wins.
-        theirs: the version of the programs.
-    """
+    """Merge two versions of a text: the person's (mine), which wins. None: another person has changed it as well."""
     if theirs in (old, mine):
         return Merged(mine, [])
     before, now, saved = entries(old), entries(theirs), entries(mine)
@@ -74,19 +68,10 @@ def _is_in_place(old: bytes, new: bytes) -> bool:
 
 
 def save(source: Source, old: bytes, new: bytes) -> list[bytes] | None:
-    """Save a person's version of a queue file.
+    """Save a person's version of a queue file (new), made from an old one.
 
-    Args:
-        source: the file.
-        old: the text that the person began with.
-        new: the person's version.
-
-    Returns:
-        The entries that programs changed, and that the person's version replaced; None: another person has changed the
-        file, and nothing was saved.
-
-    Raises:
-        FileInUseError: other programs changed the file in every attempt.
+    Returns the entries that programs changed, and that the person's version replaced; None: another person has changed
+    the file, and nothing was saved.
     """
     merged = None
     for session in source.attempts("save"):

@@ -255,14 +255,9 @@ _MARKS: Final = {
 
 
 def marking(source: Source, status: MessageStatus, reason: str | None = None, owner: bytes | None = b"") -> Making:
-    """Return the change of an edit that gives messages a status.
+    """Return the change of an edit that gives messages a status, and a reason to those with that variable.
 
-    Args:
-        source: their file.
-        status: the new status.
-        reason: written into the ``reason`` variable of each that has one.
-        owner: the owner of the claim that ends with the edit; the claim in the message is blanked. None: the claim that
-            the message had when it was read.
+    The claim of an owner ends with it, and is blanked in the message. None: the claim that it had when it was read.
     """
     marks = _MARKS[status]
 

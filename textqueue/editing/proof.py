@@ -72,12 +72,7 @@ class ReadAhead:
 def here(file: Readable, place: Place, *, epoch: int) -> bytes | None:
     """Return the current bytes of a message, if it is still at its position; otherwise None.
 
-    The bytes may differ in the values of reserved variables.
-
-    Args:
-        file: the file as it is now.
-        place: the message as it was read.
-        epoch: the current epoch of the ledger. If the message was read in the same epoch, no line has moved since.
+    The values of reserved variables may differ. In the epoch in which it was read, no line has moved since.
     """
     position, raw, then = place
     size = len(raw)

@@ -55,16 +55,8 @@ _BLOCK_BYTES: Final = 1 << 12
 class QueueFile(TqFile):
     """A ``.tq`` file whose edits are proven. In a ``with`` block, which is a session, this process has its lock.
 
-    ``start`` is called when the messages of an edit were found, ``log`` when they were written.
-
-    Attributes:
-        file: the file, open for editing; in a session, as what follows.
-        status: the state of the file when the lock was taken.
-        alone: whether this process has the file lease, so that no other process can open the file.
-        known: whether the ledger has the correct positions for that state.
-        busy: whether another program may be in the middle of a save, so that nothing may be written.
-        thread: the thread that has the session; 0: none.
-        closed: whether the queue was closed.
+    The file is open for editing in a session. ``start`` is called when the messages of an edit were found, ``log`` when
+    they were written.
     """
 
     file: File
@@ -73,18 +65,17 @@ class QueueFile(TqFile):
     def __init__(self, path: str, options: Options) -> None:
         """Create the object; no file is opened."""
         super().__init__(path, options)
-        self.thread = 0
-        self.alone = self.known = self.busy = self.closed = False
+        self.thread = 0  # the one that has the session; 0: none
+        self.alone = False  # whether this process has the file lease, so that no other process can open the file
+        self.known = False  # whether the ledger has the correct positions for the file
+        self.busy = False  # whether another program may be in the middle of a save, so that nothing may be written
+        self.closed = False
         self._open = self._leased = self._still = False
         self._began = self._looked = 0.0
         watch_forks(self)
 
     def __enter__(self) -> Self:
-        """Take the lock, and the file lease if the kernel grants it; bring the ledger in line with the file.
-
-        Raises:
-            FileNotFoundError: the file does not exist.
-        """
+        """Take the lock, and the file lease if the kernel grants it; bring the ledger in line with the file."""
         thread = threading.get_ident()
         if self.closed or self.thread == thread:
             self.check_open()
@@ -130,11 +121,7 @@ class QueueFile(TqFile):
             self._began, self._still = time.monotonic(), self.still()
 
     def apply(self, places: Sequence[Place], changes: Sequence[Change | None]) -> list[Place] | None:
-        """Write the changes of messages that were found, and return the messages.
-
-        Returns:
-            The messages as they are now; None: not all changes are in the file at the path.
-        """
+        """Write the changes of messages, and return the messages; None: not all changes are in the file."""
         self.start()
         lines: list[Line] = []
         writes: list[tuple[int, bytes]] = []
@@ -191,19 +178,13 @@ class QueueFile(TqFile):
         return True
 
     def log(self, lines: Sequence[Line], *, wrote: bool = True, whole: bool = True) -> bool:
-        """Write the number of an edit, and its lines in the ledger. All changes of messages are logged here.
+        """Write the number of an edit, if it changed the file, and its lines in the ledger. All are logged here.
 
-        A foreign change at this moment must not be taken for a part of the edit. If there was time for one, the ledger
-        gets no state of the file, so that the next session reconciles. So it does if this session could not reconcile.
-        If a file lease that another process waits for can still be released, it was valid until now.
+        A foreign change at this moment must not be taken for a part of the edit. If there was time for one, or if not
+        the whole edit was written, the ledger gets no state of the file, so that the next session reconciles. If a file
+        lease that another process waits for can still be released, it was valid until now.
 
-        Args:
-            lines: the lines.
-            wrote: whether the file was changed, so that the change has a number.
-            whole: whether the whole edit was written.
-
-        Returns:
-            Whether the whole edit is in the file at the path. If not, the caller tries again.
+        Returns whether the whole edit is in the file at the path. If not, the caller tries again.
         """
         file, before = self.file, self.status
         at, number = self.ledger.line_at, self.ledger.number
@@ -224,11 +205,7 @@ class QueueFile(TqFile):
         return whole
 
     def _begin(self, file: File) -> bool:
-        """Take the file lease. Foreign changes are reconciled without it, so that no editor waits for that.
-
-        Returns:
-            False: the file was replaced, so that it must be opened again.
-        """
+        """Take the file lease, but reconcile without it: no editor waits. False: the file was replaced."""
         ledger = self.ledger
         if ledger.is_wasteful():
             self._compact()
@@ -256,9 +233,8 @@ class QueueFile(TqFile):
     def add_line(self) -> bool:
         """Add the line with the number at the top, if this is possible; return whether the file was replaced.
 
-        It is possible if the file has no other name, which would keep the old content, and no other program has it
-        open. Otherwise, that program may have read it, and save it later: the next session adds the line, or finds out
-        that the save is older than the claim.
+        It is if the file has no other name, which would keep the old content, and no other program has it open. Such a
+        program may save it later: the next session adds the line, or finds out that the save is older than the claim.
         """
         ledger, before = self.ledger, token_of(self.status)
         if ledger.line_at >= 0 or self.status.links > 1:
@@ -300,14 +276,7 @@ class QueueFile(TqFile):
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
     def check_open(self) -> None:
-        """Check that the queue is open, and that this is not a signal handler that interrupted a session.
-
-        Such a handler would wait for a file lease of its own process.
-
-        Raises:
-            ClosedError: the queue was closed.
-            FileInUseError: this is such a handler.
-        """
+        """Check that the queue is open, and that this is not a signal handler in a session: it would wait."""
         if self.closed:
             raise ClosedError("this queue was closed; reopen it", path=self.path)
         if self.thread == threading.get_ident():
@@ -340,9 +309,6 @@ class QueueFile(TqFile):
         self.ledger.refresh(look=look)
 
     def _has_number(self, file: File) -> bool:
-        """Return whether the file has the number of the last change, where the ledger has seen it.
-
-        It finds an old buffer that was saved within the same tick of the clock.
-        """
+        """Return whether the file has its last number: an old buffer may be saved within one tick of the clock."""
         at = self.ledger.line_at
         return at < 0 or file.read(DIGITS, at) == NUMBER % self.ledger.number

@@ -78,11 +78,7 @@ class _Message:
 
 
 def begin(queue: TqFile, file: File) -> Token:
-    """Begin the ledger of a file that has none: with the number in the file, and the claims in the mutexes.
-
-    Returns:
-        The state of the file before it was read.
-    """
+    """Begin a ledger, with the number and the claims that the file has; return the state before it was read."""
     token = token_of(file.status())
     found: list[Generation] = []
     claims: list[Record] = []
@@ -96,18 +92,10 @@ def begin(queue: TqFile, file: File) -> Token:
 
 
 def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
-    """Bring the ledger in line with a file that another program changed, and the file with the ledger.
+    """Bring the ledger in line with a file that another program changed, and the file with the ledger, under the lock.
 
-    The caller holds the lock. If another program writes to the file at this moment, or waits for it, the rest is left
-    to the next call.
-
-    Args:
-        queue: the file, with its ledger.
-        file: the file, open for editing.
-        alone: whether no other program has it open.
-
-    Returns:
-        Whether the file was replaced, so that it must be opened again.
+    If another program writes to the file at this moment, or waits for it, the rest is left to the next call. Returns
+    whether the file was replaced, so that it must be opened again.
     """
     ledger, before = queue.ledger, token_of(file.status())
     found, sorted_to = _generations(file, lined=ledger.lined)
@@ -392,20 +380,9 @@ def _text(essence: bytes) -> bytes:
 def find_again(
     path: str, file: File, places: Sequence[Place], taken: Container[int], what: str
 ) -> list[tuple[int, bytes]]:
-    """Search the whole file, once, for messages that have moved.
+    """Search the whole file, once, for messages that have moved, and return the position and bytes of each.
 
-    Args:
-        path: the path of the file, for the error.
-        file: the file as it is now.
-        places: the messages as they were read.
-        taken: the positions of other messages, which have not moved.
-        what: the name of the edit, for the error.
-
-    Returns:
-        Position and bytes of each message; no two have the same position.
-
-    Raises:
-        MessageMovedError: a message was changed or removed since it was read.
+    No two have the same position, and none has one that is taken by a message that has not moved.
     """
     wanted: dict[bytes, list[Place]] = {essence(place.raw): [] for place in places}
     texts = {_text(name): -1 for name in wanted}

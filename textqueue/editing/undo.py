@@ -27,14 +27,7 @@ _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
 class _Edit(NamedTuple):
-    """A change of a status.
-
-    Attributes:
-        source: its file.
-        record: its line.
-        before: the control byte before it.
-        current: whether no line has moved since.
-    """
+    """A change of a status in a file: its line, the control byte before it, and whether no line has moved since."""
 
     source: Source
     record: Record
@@ -47,14 +40,7 @@ class _Edit(NamedTuple):
 
 
 def undo(sources: Iterable[Source], count: int) -> Iterator[Message]:
-    """Take back the newest changes of a status in some files, the newest first.
-
-    Yields:
-        Each message as it is after the undo: fewer than count if the ledgers have fewer such changes.
-
-    Raises:
-        MessageMovedError: a message was changed since then.
-    """
+    """Take back the newest changes of a status in some files, the newest first; yield each message as it is then."""
     edits: list[_Edit] = []
     for source in sources:
         with suppress(FileNotFoundError), source.file:  # a stale save may have reverted the edit

@@ -59,12 +59,7 @@ def is_generation(raw: bytes) -> bool:
 
 
 def line_for(data: bytes, number: int) -> tuple[bytes, bytes, int]:
-    """Return a file's byte order mark, the line that is added after it, and the position of the number.
-
-    Args:
-        data: the begin of the file.
-        number: the number.
-    """
+    """Return the byte order mark of a file that begins so, the line that is added after it, and where its number is."""
     mark = BOM if data.startswith(BOM) else b""
     end = data.find(b"\n")
     newline = b"\r\n" if end > 0 and data[end - 1 : end] == b"\r" else b"\n"

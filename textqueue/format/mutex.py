@@ -111,10 +111,7 @@ os.register_at_fork(after_in_child=_own.cache_clear)
 
 
 def is_alive(owner: bytes) -> bool:
-    """Return whether a claim is valid: its process is alive, or runs on a host that cannot be checked from here.
-
-    If the system hides the process from this user, it counts as alive as long as a process has its pid.
-    """
+    """Return whether a claim is valid: its process is alive, hidden from this user, or cannot be checked from here."""
     match = _OWNER.fullmatch(owner)
     if match is None:
         return True
@@ -196,11 +193,7 @@ class Leases:
         return self._clock.wall_ns() >= int(lease[3])
 
     def over(self, leased: Mapping[int, bytes]) -> set[int]:
-        """Return the positions of the claims whose deadline has passed.
-
-        Args:
-            leased: the owners of the claims that have a lease, by position.
-        """
+        """Return the positions of the claims whose deadline has passed, from their owners by position."""
         return {position for position, owner in leased.items() if self.is_over(owner)}
 
     def _start(self) -> bytes:

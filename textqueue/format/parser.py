@@ -75,12 +75,7 @@ class Stray(NamedTuple):
 
 
 def parse(data: bytes, *, start: bool = True) -> Iterator[Entry | Stray]:
-    """Parse a file, or a part of it that ends where an entry ends.
-
-    Args:
-        data: the bytes, from the start of the file, or of a chunk.
-        start: whether data is the start of the file, which may have a byte order mark.
-    """
+    """Parse a file, or a part that begins and ends as an entry does. start: it may begin with a byte order mark."""
     position = 0
     if start and data.startswith(BOM):
         yield Stray(0, "byte order mark", BOM)
@@ -156,13 +151,7 @@ def retries_of(raw: bytes) -> Variable | None:
 
 
 class Plan(NamedTuple):
-    """What a person wrote about when to do a message.
-
-    Attributes:
-        due: the text of ``due=``; empty if there is none.
-        priority: the number in ``pri=``; 0 if there is none.
-        tags: the words in ``tags=``.
-    """
+    """When a message is to be done: the text of ``due=``, the number in ``pri=``, the words in ``tags=``."""
 
     due: str = ""
     priority: int = 0
@@ -179,10 +168,7 @@ _UNPLANNED: Final = Plan()
 
 @lru_cache
 def moment_ns(text: str) -> int | None:
-    """Return a date, or a date and a time, in nanoseconds since 1970; None if the text is neither.
-
-    A date is its first moment. A time without a zone is the local time of this machine.
-    """
+    """Return a date (its first moment), or a local date and time, in nanoseconds since 1970; None if it is neither."""
     try:
         return int(datetime.fromisoformat(text).timestamp()) * 10**9 if _MOMENT.fullmatch(text) else None
     except (ValueError, OverflowError):  # such as 2026-02-30
@@ -216,10 +202,10 @@ def plan_of(raw: bytes) -> Plan:
 
 
 def essence(raw: bytes) -> bytes:
-    """Return what identifies an entry: its bytes without the control byte and the line ends.
+    """Return what identifies an entry: its bytes without the control byte and the blanks at line ends.
 
-    Blanks at the end of a line do not count, because some editors trim them. Of a reserved variable only the name
-    counts, because its value changes while a worker has the message. A number that a sort has put below it is left out.
+    Some editors trim these blanks. Of a reserved variable only the name counts. A number that a sort has put below it
+    is left out.
     """
     text = raw[1:-1] if raw.endswith(b"\n") else raw[1:]
     if _NEWLINE not in text:  # a number: in bytes, a search for bytes is ten times slower
@@ -257,13 +243,7 @@ def render(
     status: MessageStatus = MessageStatus.queued,
     newline: bytes = b"\n",
 ) -> bytes:
-    """Return the bytes of an entry.
-
-    Raises:
-        InvalidTextError: a line ends with a carriage return, or a variable has a newline: the parser would not read
-            them back.
-        TypeError: an argument is neither str nor bytes.
-    """
+    """Return the bytes of an entry. It raises an InvalidTextError if the parser would not read them back."""
     lines = encode(text).split(b"\n")
     lines[0] = CONTROL_OF[status] + lines[0]
     lines[1:] = [b"%c%s" % (CONTINUATION, line) for line in lines[1:]]
@@ -284,12 +264,7 @@ def render(
 
 
 def encode(text: str | bytes) -> bytes:
-    """Encode text as UTF-8. It is the inverse of :func:`decode`, also for bytes that are not UTF-8.
-
-    Raises:
-        InvalidTextError: text has a surrogate that :func:`decode` does not produce.
-        TypeError: text is neither str nor bytes.
-    """
+    """Encode text as UTF-8. It is the inverse of :func:`decode`, also for bytes that are not UTF-8."""
     if isinstance(text, str):
         try:
             return text.encode("utf-8", "surrogateescape")

@@ -47,13 +47,9 @@ def unknown(token: Token) -> Token:
 
 
 def read_window(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
-    """Read the whole chunks that begin at position.
+    """Read the whole chunks that begin at a position, in size bytes, or more for one chunk.
 
-    Args:
-        file: the open file.
-        position: where a chunk begins.
-        size: bytes to read; doubled until they hold a whole chunk.
-        settled: called with the position and the bytes of the last entry: returns whether it is complete.
+    settled: returns whether the last entry of the file, with its position and its bytes, is complete.
     """
     while True:
         data = file.read(size, position)
@@ -79,11 +75,7 @@ def _original(path: str) -> str:
 
 
 def require_resolved(file: File, window: Window) -> None:
-    """Check that workers may take messages of a window: a conflict of two versions may have done messages as queued.
-
-    Raises:
-        TextQueueError: the window has a conflict marker, or the file is a conflict copy. A person must merge them.
-    """
+    """Check that workers may take messages of a window: after a conflict of two versions, done ones may be queued."""
     if original := _original(file.path):
         raise TextQueueError(
             f"this is a conflict copy of {original!r}, so none of its messages is delivered: add to {original!r} what"
@@ -111,10 +103,9 @@ def placed(position: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def scan(file: File) -> Iterator[Window]:
-    """Yield the windows of the whole file, to its last byte.
+    """Yield the windows of the whole file. The caller checks afterwards that the file did not change.
 
-    The caller checks afterwards that the file did not change. If the caller has a file lease, a process that opens the
-    file waits for one window at most.
+    If it has a file lease, a process that opens the file waits for one window at most.
     """
     position = 0
     while True:

@@ -200,11 +200,7 @@ class Ledger:
         return Generation(self.line_at, self.number)
 
     def refresh(self, *, look: bool = False) -> None:
-        """Apply the lines that were written since the last call.
-
-        Args:
-            look: whether to check also that the open file is still the file at the path.
-        """
+        """Apply the lines since the last call. look: check also that the open file is still the file at the path."""
         if self._file is not None and not look and not self._replaced:
             size = self._file.size()
             if size == self._read_to:
@@ -241,13 +237,7 @@ class Ledger:
                 break
 
     def append(self, lines: Sequence[Line], token: Token, number: int) -> None:
-        """Append the lines of a change. The caller holds the lock, and has refreshed the ledger.
-
-        Args:
-            lines: the lines.
-            token: the state of the file after the change.
-            number: the number of the change.
-        """
+        """Append the lines of a change with its number, and the state of the file after it, under the lock."""
         if self._file is None or self._first or self._torn or self._read_only:
             self._write(())
         assert self._file is not None
@@ -295,14 +285,9 @@ class Ledger:
         lines: Sequence[Line] = (),
         foreign: Token | None = None,
     ) -> None:
-        """Begin a new epoch. The caller holds the lock.
+        """Begin a new epoch, under the lock: with the claims at their new positions, and the lines of a change.
 
-        Args:
-            claims: the claims with their new positions. They keep their times.
-            token: the state of the file.
-            generation: the number of the last change, and its position in the file.
-            lines: the lines of a change that this epoch begins with.
-            foreign: the file after the last change by another program; None: that was now.
+        foreign: the file after the last change by another program; None: that was now.
         """
         self._first = []
         records = self._epoch_lines(claims, lines, foreign or token, generation)
@@ -384,11 +369,7 @@ class Ledger:
         return zlib.crc32(self._file.read(size, position - size))
 
     def sync(self, start: int = 0) -> None:
-        """Sync the ledger to disk. The caller holds the lock.
-
-        Args:
-            start: the bytes before this position are known to be on disk.
-        """
+        """Sync the ledger to disk, under the lock. The bytes before start are known to be on disk."""
         if self._file is not None and not self._read_only:
             renew(self._disk, self._file, start, self._read_to)
             self._file.sync()

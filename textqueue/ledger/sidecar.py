@@ -130,10 +130,7 @@ def interrupted(path: str) -> FileInUseError:
 class Guard:
     """The lock of a queue file, for short times: a context manager, reentrant within a thread. It names the sidecars.
 
-    Attributes:
-        real_path: the path of the queue file, without a symbolic link. It can change between two sessions only.
-        log: the path of the ledger.
-        threads: the lock between the threads of this process.
+    The path of the queue file without a symbolic link (real_path) can change between two sessions only.
     """
 
     real_path = ""
@@ -173,9 +170,8 @@ class Guard:
     def __enter__(self) -> Self:
         """Lock.
 
-        Raises:
-            FileInUseError: another process holds the lock for longer than the timeout, or this is a signal handler that
-                interrupted this method.
+        It raises a FileInUseError if another process holds the lock for longer than the timeout, or in a signal handler
+        that interrupted this method.
         """
         notice_fork()
         self.threads.acquire()
@@ -284,11 +280,7 @@ def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
 
 
 def read_intent(disk: Disk, path: str) -> Intent:
-    """Read the intent. If the file is missing, the result is a closed intent with a new producer name.
-
-    Raises:
-        TextQueueError: the file is damaged.
-    """
+    """Read the intent. If the file is missing, the result is a closed intent with a new producer name."""
     file = SealedFile(
         disk,
         path,
@@ -316,11 +308,7 @@ class InTransit:
         self._names: frozenset[bytes] = frozenset()
 
     def has(self, path: str, raw: bytes) -> bool:
-        """Return whether a message is in the batch of an open intent.
-
-        Raises:
-            TextQueueError: the file is damaged.
-        """
+        """Return whether a message is in the batch of an open intent."""
         try:
             data = read_small(self._disk, path, _INTENT_BYTES)
         except FileNotFoundError:

@@ -56,13 +56,7 @@ _SHOWN: Final = {RETRIES: "attempts left", REASON: "reason", DUE: "not before"}
 
 
 class _Buffer(TextDocument):
-    """An open file. pygls would copy its whole text for each change, and end lines at a form feed as well.
-
-    Attributes:
-        document: its text.
-        ledger: the changes by programs.
-        publishing: a call that sends the problems soon.
-    """
+    """An open file. pygls would copy its whole text for each change, and end lines at a form feed as well."""
 
     def __init__(self, opened: lsp.TextDocumentItem, codec: PositionCodec) -> None:
         super().__init__(opened.uri, version=opened.version, position_codec=codec)

@@ -26,13 +26,7 @@ _BELONGS: Final = (chr(CONTINUATION), chr(VARIABLE))
 
 
 class Item(NamedTuple):
-    """An entry with its lines.
-
-    Attributes:
-        entry: the entry, as the queue reads it.
-        first: its first line.
-        lines: its lines, without line ends.
-    """
+    """An entry with its first line, and its lines without line ends."""
 
     entry: Entry
     first: int
@@ -59,10 +53,6 @@ class Document:
 
     A line that begins with neither a blank nor a backslash begins an entry or is outside of entries, whatever is above
     it. So a change needs a new look at the lines between two such lines only.
-
-    Attributes:
-        lines: the lines, without newlines.
-        problems: the problems that ``check`` finds, with their lines, in the order of the file.
     """
 
     def __init__(self, text: str) -> None:

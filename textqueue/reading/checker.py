@@ -166,8 +166,7 @@ _VARIABLES: Final = re.compile(rb"(?:\n\\[^\n]*)+")
 def _is_sound(data: bytes) -> bool:
     """Return whether whole chunks have no problem, except that the last newline is missing.
 
-    In a large file, that is true for nearly all, and found without a look at each message: many have the same
-    variables.
+    In a large file, that is true for nearly all, and found without a look at each message.
     """
     lines = data.split(b"\n")
     begins = {line[:1] for line in lines}

@@ -65,10 +65,8 @@ class _Reader:
     def __init__(self, source: Source, *, checks: bool = False) -> None:
         """Start at the beginning of a file.
 
-        Args:
-            source: the file.
-            checks: whether this is for a worker: compare all bytes before the position, whatever their marks, if the
-                anchor differs, refuse a file with a conflict, and hold back the last message until it is complete.
+        checks: whether this is for a worker: it compares all bytes before the position, whatever their marks, if the
+        anchor differs, refuses a file with a conflict, and holds back the last message until it is complete.
         """
         self.source = source
         self.position = 0
@@ -196,13 +194,9 @@ class _Reader:
 def _ready(
     reader: _Reader, window: Window, controls: Collection[int], remember: list[bytes] | None
 ) -> Iterator[Message]:
-    """Yield the messages of a window, or only the first ones if the file changes meanwhile.
+    """Yield messages of a window with some control bytes, or only the first ones if the file changes meanwhile.
 
-    Args:
-        reader: gets the position at the end.
-        window: the window.
-        controls: the control bytes of the wanted messages.
-        remember: a list that gets the bytes of each message before it is yielded.
+    At the end the reader is moved. remember: a list that gets the bytes of each message before it is yielded.
     """
     source, epoch, position, clock = reader.source, reader.epoch, window.position, time.monotonic
     fresh_until, small = clock() + _FRESH_S, len(window.data) <= _FEW_BYTES
@@ -388,14 +382,10 @@ def follow(
     settle_s: float,
     stop: threading.Event | None,
 ) -> Iterator[_Found]:
-    """Yield what get_next returns, and wait for more.
+    """Yield what get_next returns, and wait for more in some directories, which may not exist yet.
 
-    Args:
-        get_next: returns the next message or claim, or None.
-        directories: returns the directories of the files, which may not exist yet.
-        timeout: end after this many seconds without a message; None: no limit.
-        settle_s: after this many seconds a last line without a newline counts, without any event.
-        stop: end soon after this event is set.
+    It ends after timeout seconds without a message, and soon after stop is set. After settle_s, a last line without a
+    newline counts, without any event.
     """
     watches: dict[str, Watch] = {}
     try:

@@ -26,13 +26,10 @@ _BLOCK: Final = 1 << 20
 
 
 class Detail(NamedTuple):
-    """A message with its details.
+    """A message with the number of its first line, from 1, its age, and its holder.
 
-    Attributes:
-        message: the message.
-        line: the number of its first line, from 1.
-        age_s: seconds since a program added, marked or claimed it; otherwise since its file was changed.
-        holder: the process that has claimed it and is alive, or the text that a user wrote into its mutex.
+    The age is the time since a program added, marked or claimed it, otherwise since its file was changed. The holder is
+    the process that has claimed it and is alive, or the text that a user wrote into its mutex.
     """
 
     message: Message
@@ -42,10 +39,7 @@ class Detail(NamedTuple):
 
 
 def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
-    """Yield the details of messages that are sorted by file and position, as ``TextQueue.messages`` yields them.
-
-    The messages of a file that has vanished are left out.
-    """
+    """Yield the details of messages in their order. The messages of a file that has vanished are left out."""
     file: _File | None = None
     try:
         for message in messages:
@@ -66,13 +60,7 @@ def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
 
 
 class Totals(NamedTuple):
-    """What a queue has.
-
-    Attributes:
-        counts: how many messages and comments have each status.
-        claimed: how many messages are claimed, as in :class:`Detail`.
-        oldest_s: the age of the oldest queued message; None: none is queued.
-    """
+    """How many messages have each status, how many are claimed, and the age of the oldest queued one, if any."""
 
     counts: dict[MessageStatus, int]
     claimed: int

@@ -64,11 +64,7 @@ class Files(NamedTuple):
         return fnmatch.fnmatchcase(name, self.pattern)
 
     def own(self, writer: str | None, disk: Disk) -> str:
-        """Return the file that a writer appends to. Its directory is created if it is missing.
-
-        Raises:
-            TextQueueError: the writer's file would not be a part of the queue.
-        """
+        """Return the file that a writer appends to, if it would be a part of the queue. Its directory is created."""
         if self.single is not None:
             return self.single
         name = (writer or _user()) + SUFFIX
@@ -101,11 +97,7 @@ def is_special(path: str) -> bool:
 
 
 def files_of(path: str, writer: str | None, disk: Disk) -> Files:
-    """Return the files that a path names. A relative path means the current directory of this call.
-
-    Raises:
-        InvalidTextError: the path has a pattern in its directory, or writer is not a file name.
-    """
+    """Return the files that a path names: a directory, a pattern, or one file, from the current directory."""
     if writer is not None and (not writer or "/" in writer or os.sep in writer or writer.startswith(".")):
         raise InvalidTextError(f"writer must be the start of a file name, got {writer!r}")
     status = disk.status(path)
@@ -131,10 +123,7 @@ class Input(NamedTuple):
 
 
 class Inputs:
-    """The files of a queue: added one by one, a single file, or the files of a directory or pattern.
-
-    This class opens no file. It is not thread-safe: the queue that owns it locks it.
-    """
+    """The files of a queue. This class opens none, and is not thread-safe: the queue that owns it locks it."""
 
     def __init__(self, files: Files | None, writer: str | None, options: Options) -> None:
         """Take the options of ``TextQueue``. If files is None, they are added one by one."""
@@ -168,11 +157,7 @@ class Inputs:
                 self.found.sort(key=lambda one: one.source.path)
 
     def require_outside(self, target: str) -> None:
-        """Check that a file is not a part of this queue.
-
-        Raises:
-            InvalidTextError: it is, or would be if it existed.
-        """
+        """Check that a file is not, and would not be, a part of this queue; otherwise raise an InvalidTextError."""
         if self._files is not None and self._files.holds(target):
             raise InvalidTextError(
                 "this file would become part of the queue: choose a path outside its directory", path=target
@@ -184,11 +169,7 @@ class Inputs:
         return [one for one in self.found if self._disk.status(one.source.path) is not None]
 
     def add(self, path: str) -> Source:
-        """Add a file after the others.
-
-        Raises:
-            TextQueueError: path is a directory, or not a regular file.
-        """
+        """Add a file after the others, unless it is a directory or a special file."""
         status = self._disk.status(path)
         if status is not None and status.is_dir:
             raise TextQueueError("expected a .tq file, got a directory; open it with TextQueue(path)", path=path)
@@ -199,11 +180,7 @@ class Inputs:
         return source
 
     def target(self) -> Source:
-        """Return the file that this object appends to.
-
-        Raises:
-            TextQueueError: no file was added.
-        """
+        """Return the file that this object appends to."""
         if self._files is None:
             if not self.found:
                 raise TextQueueError(
