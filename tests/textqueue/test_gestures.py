@@ -46,8 +46,8 @@ def vim(path: Path, *commands: str) -> None:
 
 
 def test_each_row_of_the_page_has_a_test() -> None:
-    part = PAGE.partition("## Every gesture")[2]
-    rows = re.findall(r"^\| (?!you)(.*?) \|", part, re.MULTILINE)
+    part = PAGE.partition("## Every edit")[2]
+    rows = re.findall(r"^\| (?!if you)(.*?) \|", part, re.MULTILINE)
     assert rows == list(dict.fromkeys(test.__doc__ for name, test in globals().items() if name.startswith("test_on_")))
 
 
