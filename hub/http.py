@@ -274,6 +274,10 @@ class HttpServer:
             except _RefusedError as refused:
                 response = refused.response
             await response(scope, receive, send)
+        except asyncio.CancelledError:  # the hub stops, and the caller does not read
+            caller.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # uvicorn reports an answer without an end if the connection still has its protocol
         finally:
             caller.end()
             del self._callers[caller]
@@ -438,6 +442,7 @@ class _Events(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             while data := await self._event(answer):
                 await _send_pieces(send, data)
+                del data  # its share is returned while the next answer waits for one
                 if answer.done():
                     if answer.exception() is not None:
                         break

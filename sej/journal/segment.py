@@ -243,10 +243,14 @@ class SegmentReader:
         return len(self._chunk) > had
 
     def _fill(self, position: int, size: int) -> None:
-        """Read a chunk: a large one into the same memory again if the codec decodes that as fast as bytes."""
+        """Read a chunk: a large one into the same memory again if the codec decodes that as fast as bytes.
+
+        A reader that waits for room keeps none meanwhile.
+        """
         self._chunk = b""  # after a failed read the memory is not valid
         self._chunk_at = position
-        if size <= _SMALL_BYTES or size > self._chunk_bytes + BLOCK_BYTES or IMPLEMENTATION == "python":
+        is_usual = _SMALL_BYTES < size <= self._chunk_bytes + BLOCK_BYTES and self._room is None
+        if not is_usual or IMPLEMENTATION == "python":
             self._chunk = self._file.read(size, position)
             return
         if len(self._memory) < size:

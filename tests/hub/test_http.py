@@ -12,6 +12,8 @@ import socket
 import ssl
 import subprocess
 import threading
+import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +23,7 @@ import pytest
 
 import hub
 import sej
-from hub.http import HttpServer, _Protocol
+from hub.http import HttpServer, _Protocol, _send_pieces
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
 from tests.forking import Piped
@@ -352,6 +354,43 @@ def test_readers_that_do_not_read_hold_bounded_memory_and_are_cut_if_others_wait
     until(lambda: served.server.counts().stalled)
     assert served.server.counts().answer_peak_bytes <= 1 << 23
     assert served.put("a")[0] == 200
+
+
+def test_followers_that_do_not_read_hold_no_memory_besides_that_of_the_answers(
+    tmp_path: Path, stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has got an answer, which is in its socket, and waits for the memory of the next one."""
+    answered: Counter[object] = Counter()
+
+    async def counting(send: Any, data: bytes) -> None:
+        await _send_pieces(send, data)
+        answered[send] += 1
+
+    monkeypatch.setattr("hub.http._send_pieces", counting)
+    served = Served(tmp_path, stack, answer_bytes=1 << 22, stall_s=60.0)
+    served.store.put("EWR", "orders", [sej.Message(at, 1, 0, b"", b"x" * 600_000) for at in range(32)])
+    tracemalloc.start()
+    stack.callback(tracemalloc.stop)
+    for _ in range(100):
+        made = stack.enter_context(contextlib.closing(socket.socket()))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect(("127.0.0.1", served.port))
+        made.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    until(lambda: len(answered) == 100 and served.server.counts().answers_waiting > 90)
+    assert tracemalloc.get_traced_memory()[0] < 1 << 24
+
+
+def test_a_hub_that_stops_cuts_a_caller_that_does_not_read_without_a_traceback(
+    tmp_path: Path, stack: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = Served(tmp_path, stack)
+    served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"x" * (1 << 24))])  # more than the sockets hold
+    slow = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", served.port))))
+    slow.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    assert sum(len(slow.recv(1 << 10)) for _ in range(100))
+    served.http.close()
+    assert "Cancel 1 running task(s)" in caplog.text
+    assert "ASGI" not in caplog.text
 
 
 def test_a_request_that_waits_when_the_hub_stops_may_be_repeated(tmp_path: Path, stack: contextlib.ExitStack) -> None:
