@@ -14,7 +14,7 @@ The same with ``https``. The offset is committed after the receiver has answered
 answer                     what happens
 =========================  =======================================================================
 2xx                        the offset is committed
-none, 408, 429, 5xx        the same request is sent again later, however long that takes
+none, 260, 408, 429, 5xx   the same request is sent again later, however long that takes
 3xx, 401, 403, 404         SejError: a setting is wrong, and the messages stay
 any other, of several      each message is sent alone
 any other, of one          the message becomes a dead letter, in the journal ``dead/READER``
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +48,10 @@ __all__ = ["Forwarder"]
 
 _SIGNALS: Final = (b"traces", b"metrics", b"logs")
 _SETTINGS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+_BLOCKED: Final = 260
+"""Loki's answer while its operator has blocked it: it has stored nothing."""
 _LATER: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_LABEL: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _BACKOFF_S: Final = (0.5, 60.0)
 _SLICE_S: Final = 0.5
 _READ: Final = 256
@@ -109,6 +113,9 @@ class _Loki:
     def __init__(self, url: SplitResult, path: str) -> None:
         self._url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}/loki/api/v1/push"
         self._labels = dict(parse_qsl(url.query)) or {"job": os.path.basename(path)}
+        for name in self._labels:
+            if not _LABEL.fullmatch(name):  # Loki would refuse every message
+                raise ValueError(f"a label of Loki must have letters, digits and _ only, got {name!r}")
 
     def kind(self, _: sej.Message) -> bytes:
         return b""
@@ -265,8 +272,10 @@ class Forwarder:
         failures = 0
         while not stop.is_set():
             try:
-                self._open(request, timeout=self._timeout_s).close()
-                return True
+                with self._open(request, timeout=self._timeout_s) as answer:
+                    if answer.status != _BLOCKED:
+                        return True
+                text = f"{_BLOCKED} {answer.reason}"
             except HTTPError as error:
                 with error:
                     text = f"{error.code} {error.reason}"

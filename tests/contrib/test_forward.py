@@ -7,6 +7,7 @@ import random
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from hub.asgi import Listener
 from sej.contrib import forward as module
 from sej.contrib.forward import Forwarder
 from sej.errors import SejError
+from tests.cli.command import ENV
 from tests.cli.command import sej as command
+from tests.forking import Forkserver, Piped
 from tests.sej.hooks import until
 from tests.sej.support import read_all
 
@@ -82,7 +85,7 @@ def test_everything_arrives_though_the_receiver_fails_hangs_and_refuses(
 ) -> None:
     dice = random.Random(7)
     values = [f"{BAD} {number}" if dice.random() < 0.05 else f"é {number}" for number in range(600)]
-    receiver.statuses = dice.choices([204, 500, 503, 429, 408, 0], [12, 2, 2, 2, 2, 1], k=60)
+    receiver.statuses = dice.choices([204, 500, 503, 429, 408, 260, 0], [12, 2, 2, 2, 2, 2, 1], k=60)
     stop = threading.Event()
     forwarder = Forwarder(tmp_path / "j", f"{kind}+http://{receiver.address}", batch_bytes=200, timeout=0.2)
     with sej.Writer(tmp_path / "j") as writer:
@@ -125,6 +128,11 @@ def test_a_request_to_loki_is_as_its_documentation_says(
     assert [letter.offset for letter in read_all(tmp_path / "logs" / "dead" / "forward")] == [0, 1]
 
 
+def test_a_label_that_loki_would_refuse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a label of Loki must have letters, digits and _ only, got 'my-label'"):
+        Forwarder(tmp_path, "loki+http://localhost:3100?job=shop&my-label=a")
+
+
 def test_a_request_to_a_program_has_whole_messages(tmp_path: Path, receiver: Receiver) -> None:
     with sej.Writer(tmp_path / "j") as writer:
         writer.append(b"\xff", "é".encode(), type=7, timestamp=sej.NO_TIMESTAMP)
@@ -162,3 +170,58 @@ def test_the_memory_does_not_grow_with_the_journal(tmp_path: Path, receiver: Rec
         finally:
             tracemalloc.stop()
     assert peaks[2] < 1.5 * peaks[1], peaks
+
+
+@cache
+def forks() -> Forkserver:
+    modules = ("http.server", "sej.cli.app", "sej.cli.forward", "sej.contrib.forward", "tests.contrib.receivers")
+    return Forkserver(*modules, env=ENV)
+
+
+def start(*words: object) -> Piped:
+    return forks().pipe(["tests.contrib.receivers", *map(str, words)])
+
+
+@pytest.mark.parametrize("kind", ["loki", "post"])
+def test_kills_of_the_forwarder_and_of_the_receiver_lose_nothing(kind: str, tmp_path: Path, port: int) -> None:
+    """A Loki was not to be had: :mod:`tests.contrib.receivers` refuses what its documentation does not allow."""
+    dice, journal, file = random.Random(7), tmp_path / "j", tmp_path / "taken"
+    values = [f"{number} " + "x" * (dice.random() < 0.1) * (256 << 10) for number in range(400)]
+    with sej.Writer(journal) as writer:
+        writer.append_many([value.encode() for value in values], timestamp=list(range(len(values))))
+    good, bad = ([value for value in values if (len(value) < 1000) is is_good] for is_good in (True, False))
+    programs = {
+        "receiver": ("receive", kind, port, file),
+        "forwarder": ("forward", "--batch-bytes", "300K", journal, f"{kind}+http://127.0.0.1:{port}"),
+    }
+    running = {name: start(*words) for name, words in programs.items()}
+
+    def taken() -> list[str]:
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def dead() -> list[str]:
+        letters = journal / "dead" / "forward"
+        return [letter.value.decode() for letter in read_all(letters)] if letters.exists() else []
+
+    def has(count: int) -> bool:
+        return len({*taken(), *dead()}) > count
+
+    kept = 0
+    try:
+        for kill in range(16):
+            until(partial(has, dice.randrange(kill * 20, kill * 20 + 20)))
+            name = dice.choice(list(programs))
+            running[name].kill()
+            running[name].communicate()
+            last, kept = kept, sej.read_offset(journal, "forward") or 0
+            assert last <= kept
+            assert {*values[:kept]} <= {*taken(), *dead()}, "what is acknowledged was taken, or is a dead letter"
+            running[name] = start(*programs[name])
+        until(lambda: sej.read_offset(journal, "forward") == len(values))
+    finally:
+        for program in running.values():
+            program.kill()
+            program.communicate()
+    assert list(dict.fromkeys(taken())) == good
+    assert list(dict.fromkeys(dead())) == bad
+    assert len(dead()) <= len(bad) + 16, "a kill repeats at most the letter whose offset was not kept"
