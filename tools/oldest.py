@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "sej-journals"
 # Spark's extra allows one version only, which all other tests use.
 EXTRAS = (
-    "celery", "deltalake", "django", "dramatiq", "formats", "hub", "huey", "opentelemetry", "pandas", "polars", "sql",
-    "tables", "ui",
+    "celery", "deltalake", "django", "dramatiq", "formats", "hub", "huey", "iceberg", "opentelemetry", "pandas",
+    "polars", "sql", "tables", "ui",
 )  # fmt: skip
 RUNNERS = ("hypothesis", "pexpect", "pytest", "pytest-timeout", "pytest-xdist")
 TESTS = (
@@ -35,6 +35,7 @@ TESTS = (
     "tests/sej/test_checksum.py",
     "tests/sej/test_watch.py",
     "tests/hub/test_cli.py",
+    "tests/hub/test_http.py",
     "tests/hub/test_metrics.py",
     "tests/hub/page/test_changes.py",
     "tests/hub/page/test_guard.py",
@@ -70,7 +71,7 @@ def main() -> None:
     settings = tomllib.loads(Path("pyproject.toml").read_text())
     project = settings["project"]
     extras = project["optional-dependencies"]
-    tests = [each for each in extras["test"] if Requirement(each).name in RUNNERS]
+    tests = [each for each in extras["checks"] + extras["test"] if Requirement(each).name in RUNNERS]
     build = list(oldest(settings["build-system"]["requires"]))
     wanted = list(oldest([*project["dependencies"], *(each for name in EXTRAS for each in extras[name]), *tests]))
     python = venv / "bin" / "python"

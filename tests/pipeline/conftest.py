@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 import sej
 
@@ -47,17 +46,3 @@ def hub_root(tmp_path: Path) -> Path:
     fill(root / "berlin.plain.log", 3, tag="plain")
     (root / ".hub").touch()
     return root
-
-
-SCHEMA = StructType(
-    [
-        *(StructField(name, StringType()) for name in ("client", "prefix")),
-        *(StructField(name, IntegerType()) for name in ("shard_bits", "shard")),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestamp_ns", LongType()),
-        StructField("type", IntegerType()),
-        *(StructField(name, BinaryType()) for name in ("key", "value")),
-    ]
-)
-"""All columns of a journal."""

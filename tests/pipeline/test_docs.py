@@ -5,9 +5,9 @@ from importlib import import_module
 
 import pytest
 
+from pipeline.columns import ONE_SOURCE
 from pipeline.options import KESTREL_READ, READ, SEJ, STREAM, WRITE
 from tests.house.house import ROOT
-from tests.pipeline.conftest import SCHEMA
 
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 spark_options = import_module("spark_options")
@@ -27,5 +27,5 @@ def test_batch_and_stream_share_the_rest() -> None:
 
 
 def test_columns_are_on_the_page_of_tables() -> None:
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString().replace('bigint', 'long')}" for field in SCHEMA)
+    columns = ", ".join(f"{name} {kind.replace('bigint', 'long')}" for name, kind in ONE_SOURCE.items())
     assert f"`{columns}`" in (ROOT / "docs" / "ask.md").read_text()

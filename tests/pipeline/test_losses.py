@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 import hub
 import sej
@@ -24,8 +25,21 @@ from sej.system.sealed import seal
 from shard.committing import Job, finish_dead_jobs
 from shard.staging import Owner, Stage
 from tests.hub.support import until
-from tests.pipeline.conftest import SCHEMA, fill
+from tests.pipeline.conftest import fill
 from tests.ticks import next_tick
+
+SCHEMA = StructType(
+    [
+        *(StructField(name, StringType()) for name in ("client", "prefix")),
+        *(StructField(name, IntegerType()) for name in ("shard_bits", "shard")),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestamp_ns", LongType()),
+        StructField("type", IntegerType()),
+        *(StructField(name, BinaryType()) for name in ("key", "value")),
+    ]
+)
+"""All columns of a journal."""
 
 ALL = ReadAllAvailable()
 

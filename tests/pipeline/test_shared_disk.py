@@ -28,8 +28,8 @@ from pipeline.writing.target import Target
 from sej.system.locks import host_name, process_host
 from shard.committing import Job, _decision, commit, finish_dead_jobs
 from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
-from tests.pipeline.conftest import SCHEMA as ALL_COLUMNS
 from tests.pipeline.conftest import fill
+from tests.pipeline.test_losses import SCHEMA as ALL_COLUMNS
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 OPTIONS = {"prefix": "orders", "bits": "1"}

@@ -19,7 +19,8 @@ import sej
 from pipeline.options import READ, parse
 from pipeline.reading.stream import SejReader
 from pipeline.tables import table as tables
-from tests.pipeline.conftest import BASE_NS, SCHEMA
+from tests.pipeline.conftest import BASE_NS
+from tests.pipeline.test_losses import SCHEMA
 
 Row = tuple[int, int, int, bytes, bytes]
 WRONG = (sej.CorruptionError, sej.OffsetGapError, sej.OffsetTooSmallError, sej.TruncatedError)
