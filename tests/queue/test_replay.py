@@ -59,6 +59,63 @@ def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
     assert (state.frontier, len(state.out_of_order), len(state.intents)) == (50, 100, 100)
 
 
+OFFSETS = st.integers(0, 12)
+RECORDS = st.lists(
+    st.one_of(
+        st.builds(made.leased, OFFSETS, OFFSETS, st.integers(0, 2), st.sampled_from([5, 50, 500]), OFFSETS),
+        st.builds(made.DONE, OFFSETS, OFFSETS, OFFSETS),
+        st.builds(made.one_done, OFFSETS),
+        st.builds(made.WAIT, OFFSETS, OFFSETS, st.just(1), st.just(0)),
+    ),
+    max_size=90,
+)
+RUN = [made.leased(at, at + 1, 0, 50, at) for at in range(8)]
+
+
+@given(st.lists(OFFSETS, max_size=3), RECORDS, st.integers(1, 8))
+@example([], [*RUN, *(made.one_done(at) for at in range(7))], 8)
+@example([], [*RUN, made.one_done(8), made.leased(8, 9, 0, 5, 0)], 8)
+@example([], [*RUN, made.leased(8, 17, 0, 5, 0)], 8)
+@example([], [*RUN, made.leased(3, 9, 0, 5, 0), made.DONE(0, 9)], 8)
+@example([0, 1], [*RUN[2:], *RUN[2:], made.DONE(1, 4), made.DONE(0, 2)], 8)
+def test_records_that_are_read_together_mean_the_same_as_one_by_one(
+    before: list[int], log: list[bytes], most: int
+) -> None:
+    states = []
+    for parts in (log, [b"".join(log)]):
+        state = QueueState()
+        for offset in before:
+            state.apply(made.leased(offset, offset + 1, 1, 20, 0))
+        state.most = most
+        with contextlib.suppress(queue_state.WrongRecordError):
+            for part in parts:
+                state.apply(part)
+        now = 30
+        state.ready_queue.tick(now)
+        states.append(
+            (
+                queue_state.snapshot(state, now, 99),
+                state.done,
+                state.leased,
+                state.out_of_order,
+                state.ready_queue.expired,
+            )
+        )
+    assert states[0] == states[1]
+
+
+@given(st.lists(st.sampled_from([*RUN, made.DONE(3, 9), made.PAUSE(1)])), st.data())
+def test_every_bad_record_is_found(log: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(log)
+    assert made.good_bytes(whole) == (len(whole), False)
+    if log:
+        at = data.draw(st.integers(0, len(whole) - 1))
+        bad = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+        size = at - at % RECORD_SIZE
+        assert made.good_bytes(bad) == (size, size + RECORD_SIZE < len(whole))
+    assert made.good_bytes(whole + b"torn") == (len(whole), False)
+
+
 def test_only_records_change_a_state() -> None:
     """No other module assigns to a part of a queue's state, or calls what changes one."""
     fields = "|".join(vars(QueueState()))
