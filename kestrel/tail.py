@@ -48,18 +48,16 @@ class Tail(Appender):
         Raises:
             BusyError: another process holds the queue.
         """
-        period = _period(sync)
+        self._period = _period(sync)
+        self._timer: threading.Timer | None = None
         self.place = place
         self.others: dict[Output, None] = {}
-        self.syncer = None if period is None else Syncer(period, self)
-        if self.syncer is not None:
-            self.by_policy = self.syncer.appended
         self.closed = False
         self.renewing = Renewing(place)
         place.disk.mkdir(place.directory, parents=True)
         self.lock = place.lock()
         self.check_lock = self.lock.check
-        super().__init__(Fuse(place.path()), active=self.syncer is not None)
+        super().__init__(Fuse(place.path()), active=self._period is not None)
 
     def open(self, path: str, entry: Entry, *, head: bytes | None = None) -> None:
         """Append to this file from now on; its bytes up to ``entry.size`` count as synced.
@@ -105,6 +103,33 @@ class Tail(Appender):
             if not self.fuse.shut:
                 self.sync_all()
 
+    def by_policy(self) -> None:
+        """Sync now or later, after an append to the newest file."""
+        if self._period:
+            self._sync_later(self._period)
+        else:
+            with self.failing():
+                self.force()
+
+    def touched(self) -> None:
+        """Sync now or later, or never, after another file was written."""
+        if self._period:
+            self._sync_later(self._period)
+        elif self.active:
+            self.sync_open()
+
+    def _sync_later(self, period: float) -> None:
+        if self._timer is None or self._timer.ident is None:  # the latter: its start was interrupted
+            self._timer = timer = threading.Timer(period, self._sync_late)
+            timer.name, timer.daemon = "kestrel-sync", True
+            timer.start()
+
+    def _sync_late(self) -> None:
+        """Sync what was written since a timer was started. The next call finds the queue failed if this fails."""
+        self._timer = None
+        with contextlib.suppress(KestrelError):
+            self.sync_open()
+
     def force(self) -> None:
         """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
         file = self.output.file
@@ -132,6 +157,8 @@ class Tail(Appender):
         """Sync, close the file and release the lock; a second time does nothing."""
         fuse = self.fuse
         fuse.live, fuse.shut = False, True
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             if fuse.blown is None and self.lock.held:
                 with self.failing():
@@ -165,58 +192,6 @@ def _period(sync: Sync) -> float | None:
         if (period := seconds("sync", sync)) > 0:
             return period
     raise ValueError(f"sync must be 'never', 'always' or seconds above 0, got {sync!r}")
-
-
-class Syncer:
-    """Syncs a queue once in a period, in a thread that is started at the first write and is idle without writes.
-
-    It keeps its failures to itself: the next call finds the queue failed.
-    """
-
-    def __init__(self, period: float, tail: Tail) -> None:
-        self._period, self._tail = period, tail
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def appended(self) -> None:
-        """Sync the newest file now or later, after an append to it."""
-        if self._period:
-            self._soon()
-        else:
-            self._tail.force()
-
-    def touched(self) -> None:
-        """Sync all files now or later, after another one was written."""
-        if self._period:
-            self._soon()
-        else:
-            self._tail.sync_open()
-
-    def _soon(self) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="kestrel-sync", daemon=True)
-            thread.start()  # a signal's handler may raise before: then the next write starts one
-            self._thread = thread
-        self._wake.set()
-
-    def stop(self) -> None:
-        """End the thread; its owner must not hold the queue's mutex."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._wake.wait()
-            if self._stop.wait(self._period):
-                return
-            self._wake.clear()
-            try:
-                self._tail.sync_open()
-            except KestrelError:
-                return
 
 
 _STEP_BYTES: Final = 1 << 16
@@ -383,14 +358,10 @@ class OpenQueue:
                 return
             self._fuse.shut = True
             self._signal.changed.notify_all()
-        if tail.syncer is not None:
-            tail.syncer.stop()  # outside the mutex, which its thread takes
-        with self._signal.guard:
-            if not tail.closed:
-                try:
-                    (self._store.erase if erase else self._store.settle)()
-                finally:
-                    end(self._store)
+            try:
+                (self._store.erase if erase else self._store.settle)()
+            finally:
+                end(self._store)
 
     def __enter__(self) -> Self:
         return self

@@ -261,7 +261,10 @@ cdef class Appender:
         """Look after the lock, once in a while."""
         cdef int64_t tick = coarse_ns()
         if not 0 <= tick - self._checked_ns < CHECK_NS:
-            self.check_lock()
+            try:
+                self.check_lock()
+            except FAILURES as error:
+                self.fuse.blow(error)
             self._checked_ns = tick
         return 0
 
@@ -274,27 +277,20 @@ cdef class Appender:
 
     def append(self, bytes data not None, *, bint midway=False):
         """Write at the end of the file, and sync by the policy."""
-        cdef Fuse fuse = self.fuse
-        if not fuse.live and not midway:
-            fuse.refuse()
-        fuse.live = False
-        try:
-            self.look()
-            self.output.out(data)
-            self.entry.size += PyBytes_GET_SIZE(data)
-            if self.active:
-                self.by_policy()
-        except FAILURES as error:
-            fuse.blow(error)
+        if not self.fuse.live and not midway:
+            self.fuse.refuse()
+        self.fuse.live = False
+        self.look()
+        self.output.out(data)
+        self.entry.size += PyBytes_GET_SIZE(data)
+        if self.active:
+            self.by_policy()
 
     def check(self):
         """Make sure that an operation may begin."""
         if not self.fuse.live:
             self.fuse.refuse()
-        try:
-            self.look()
-        except FAILURES as error:
-            self.fuse.blow(error)
+        self.look()
 
 
 cdef struct Slot:
@@ -492,6 +488,7 @@ cdef class Rows:
     cdef public dict open
     cdef public int64_t last_xid
     cdef public int64_t added
+    cdef public int64_t transactions
     cdef public int64_t taken_add_time
     cdef public int64_t plain_below
     cdef public int64_t empty_below
@@ -535,7 +532,6 @@ cdef class Rows:
 cdef class Calls(Putting):
     """The calls of a queue that are made for each item; see the reference."""
 
-    cdef public int64_t _transactions
     cdef readonly Rows _rows
     cdef int64_t _now  # of the last item that was added the short way
     cdef object _now_object
@@ -630,7 +626,7 @@ cdef class Calls(Putting):
                     row = rows.pop()
                     rows.last_xid = number
                     rows.open[xid] = row
-                    self._transactions += 1
+                    rows.transactions += 1
                     self._appender.fuse.live = True
                     return xid, item_of(row)
         finally:
@@ -682,9 +678,11 @@ cdef class WriterEnd:
     cdef public int64_t tail_id
     cdef public int64_t journal_bytes
     cdef public int64_t due_ns
+    cdef readonly dict readers
 
     def __init__(self, Appender appender not None, int64_t journal_bytes):
         self.appender = appender
+        self.readers = {}
         self.journal_bytes = journal_bytes
 
 
@@ -783,17 +781,16 @@ cdef class Puts(Putting):
     """The put of a queue; see the reference."""
 
     cdef readonly WriterEnd _end
-    cdef dict _followings
     cdef bint _bounded
 
-    def __init__(self, WriterEnd end not None, limits, dict followings not None, *, bint plain, now_ms):
-        Putting.__init__(self, end.appender, limits, plain=plain, now_ms=now_ms)
-        self._end, self._followings, self._bounded = end, followings, limits.bounded
+    def __init__(self, WriterEnd end not None, Appender appender not None, limits, *, bint plain, now_ms):
+        Putting.__init__(self, appender, limits, plain=plain, now_ms=now_ms)
+        self._end, self._bounded = end, limits.bounded
 
     cdef bint is_full(self) except -1:
         """Whether a reader is at a limit, expired items included."""
         cdef Following reader
-        for one in self._followings.values():
+        for one in self._end.readers.values():
             reader = <Following?> one
             if reader.items >= self._most_items or reader.bytes >= self._most_bytes:
                 return True
@@ -825,7 +822,7 @@ cdef class Puts(Putting):
                     end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number
-                    for one in self._followings.values():
+                    for one in end.readers.values():
                         reader = <Following?> one
                         reader.items += 1
                         reader.bytes += size

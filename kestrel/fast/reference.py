@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -274,33 +274,29 @@ class Appender:
             FailedError: a write, a sync or the lock failed, now or before, or an operation was interrupted.
             ShutError: the queue was closed, or belongs to the parent process.
         """
-        fuse = self.fuse
-        if not fuse.live and not midway:
-            fuse.refuse()
-        fuse.live = False
-        try:
-            tick = tick_ns()
-            if not 0 <= tick - self._checked_ns < _CHECK_NS:
-                self.check_lock()
-                self._checked_ns = tick
-            self.output.out(data)
-            self.entry.size += len(data)
-            if self.active:
-                self.by_policy()
-        except FAILURES as error:
-            fuse.blow(error)
+        if not self.fuse.live and not midway:
+            self.fuse.refuse()
+        self.fuse.live = False
+        self._look()
+        self.output.out(data)
+        self.entry.size += len(data)
+        if self.active:
+            self.by_policy()
 
     def check(self) -> None:
         """Make sure that an operation may begin. Raises as :meth:`append`."""
-        fuse = self.fuse
-        if not fuse.live:
-            fuse.refuse()
+        if not self.fuse.live:
+            self.fuse.refuse()
+        self._look()
+
+    def _look(self) -> None:
+        """Look after the lock, once in a while."""
         tick = tick_ns()
         if not 0 <= tick - self._checked_ns < _CHECK_NS:
             try:
                 self.check_lock()
             except FAILURES as error:
-                fuse.blow(error)
+                self.fuse.blow(error)
             self._checked_ns = tick
 
 
@@ -355,21 +351,6 @@ class Table:
         return found, at
 
 
-class Putting:
-    """What a put needs in both formats."""
-
-    def __init__(self, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]) -> None:
-        """Put it together.
-
-        Args:
-            appender: appends to the newest file.
-            limits: of the queue.
-            plain: whether the short ways may be used: no rule of the queue needs a look before a call.
-            now_ms: the clock, in ms since the epoch.
-        """
-        self._appender, self._signal, self._limits, self._now_ms = appender, appender.signal, limits, now_ms
-
-
 # --- Kestrel 2
 
 
@@ -386,6 +367,7 @@ class Rows:
         open: the reserved rows by xid.
         last_xid: the transaction id that was used last.
         added: how many items were added so far, so the number of the next one.
+        transactions: how many items were reserved.
         taken_add_time: the add time of the item that was removed or reserved last, ms since the epoch; 0: none was.
         plain_below: while the current file is smaller than this, the short ways may be used if an item waits.
         empty_below: as ``plain_below``, if no item waits.
@@ -397,25 +379,12 @@ class Rows:
         self.memory_bytes = self.behind = self.behind_bytes = self.enough = 0
         self.expiring = False
         self.open: dict[int, Row] = {}
-        self.last_xid = self.added = self.taken_add_time = 0
+        self.last_xid = self.added = self.transactions = self.taken_add_time = 0
         self.plain_below = self.empty_below = self.behind_below = 0
 
     def replay(self, operations: list[Operation], at: int, limit_bytes: int) -> int:
         """The short way of a replay: apply adds and removes from ``at`` on; returns where that ends."""
         return at
-
-
-class Calls(Putting):
-    """What the calls of a Kestrel 2 queue for each item need."""
-
-    def __init__(
-        self, rows: Rows, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
-    ) -> None:
-        """Put it together; rows: what the queue holds."""
-        super().__init__(appender, limits, plain=plain, now_ms=now_ms)
-        self._rows = rows
-        self._transactions = 0
-        """How many items were reserved."""
 
 
 # --- libkestrel
@@ -429,6 +398,7 @@ class WriterEnd:
         tail_id: the last id that was given.
         journal_bytes: how large a file may become: the option, or less if a killed original left a smaller file.
         due_ns: from when on a commit writes a checkpoint, by ``tick_ns``.
+        readers: the readers by name, each a :class:`Following`.
     """
 
     def __init__(self, appender: Appender, journal_bytes: int) -> None:
@@ -436,6 +406,7 @@ class WriterEnd:
         self.tail_id = 0
         self.journal_bytes = journal_bytes
         self.due_ns = 0
+        self.readers: dict[str, Any] = {}
 
 
 class Following:
@@ -486,26 +457,27 @@ class Following:
         self.gets = self.hits = self.committed = 0
 
 
-class Puts(Putting):
-    """What the put of a libkestrel queue needs."""
+class Putting:
+    """What the compiled calls of a queue for each item need."""
 
     def __init__(
-        self,
-        end: WriterEnd,
-        limits: Limits,
-        readers: Mapping[str, Following],
-        *,
-        plain: bool,
-        now_ms: Callable[[], int],
+        self, held: Rows | WriterEnd, appender: Appender, limits: Limits, *, plain: bool, now_ms: Callable[[], int]
     ) -> None:
         """Put it together.
 
         Args:
-            end: where the next item goes.
+            held: what the queue of Kestrel 2 holds; the end of the writer files of libkestrel.
+            appender: appends to the newest file.
             limits: of the queue.
-            readers: every reader of the queue by its name; the queue keeps it current.
-            plain: as for :class:`Putting`; and an item is never dropped for another one.
+            plain: whether the short ways may be used: no rule of the queue needs a look before a call.
             now_ms: the clock, in ms since the epoch.
         """
-        super().__init__(end.appender, limits, plain=plain, now_ms=now_ms)
-        self._end, self._readers_of = end, readers
+        self._limits, self._now_ms = limits, now_ms
+
+
+class Calls(Putting):
+    """For a queue of Kestrel 2."""
+
+
+class Puts(Putting):
+    """For a queue of libkestrel."""

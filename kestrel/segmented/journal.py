@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 
 from kestrel.errors import Damage, DamageError
 from kestrel.fast import Entry, Output, WriterEnd, tick_ns
@@ -53,7 +53,6 @@ class Journal(WriterEnd):
         tail: the open file at the end.
         fuse: the lifecycle.
         files: the writer files by the first id in each; the last one is written to.
-        readers: the readers by name, each a ``Reader``.
         damage: what was unreadable when they were opened.
     """
 
@@ -67,7 +66,6 @@ class Journal(WriterEnd):
     ) -> None:
         """Take the lock; the arguments are those of the queue."""
         self.files: list[WriterFile] = []
-        self.readers: dict[str, Any] = {}
         self.damage: list[Damage] = []
         self._place, self._disk = place, place.disk
         self._checkpoint_ns = int(min(checkpoint_s, _MOST_S) * 1e9)

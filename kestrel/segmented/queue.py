@@ -156,7 +156,7 @@ class Queue(Puts, OpenQueue):
         limits.max_item_bytes = min(limits.max_item_bytes, self._store.journal_bytes - LEAST_BYTES)
         self._readers: dict[str, Reader] = self._store.readers
         plain = not (limits.bounded and self._drop_oldest)
-        super().__init__(self._store, limits, self._readers, plain=plain, now_ms=place.now_ms)
+        super().__init__(self._store, self._tail, limits, plain=plain, now_ms=place.now_ms)
         self.damage: list[Damage] = self._store.damage + damage
         for reader, bookmark in (bookmarks or {"": Bookmark()}).items():
             self._add_reader(reader, fit(bookmark, self._store.lowest_id, self.tail_id))

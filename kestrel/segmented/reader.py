@@ -341,8 +341,7 @@ class Reader(Following):
         self._fuse.live = True
         if self.file.log.grown > self.file.log.enough:
             self.checkpoint()
-        if self._tail.syncer is not None:
-            self._tail.syncer.touched()
+        self._tail.touched()
         if tick_ns() >= self._journal.due_ns:
             self._journal.checkpoint()
 

@@ -287,7 +287,7 @@ class Queue(Calls, OpenQueue):
                 age=max(self._now_ms() - backlog.taken_add_time, 0) if backlog.data_bytes else 0,
                 waiters=self._signal.waiters,
                 open_transactions=len(backlog.open),
-                transactions=self._transactions,
+                transactions=backlog.transactions,
                 journal_rewrites=store.growth.rewrites,
                 journal_rotations=store.growth.rotations,
                 **self._counts,
@@ -335,7 +335,7 @@ class Queue(Calls, OpenQueue):
         for _ in self._signal.turns(timeout):
             self._fuse.require_open()
             if reserving and backlog:
-                self._transactions += 1
+                backlog.transactions += 1
             if self._open_timeout_ms is not None:
                 self._time_out(self._now_ms())
             if backlog.expiring or self._eventful:
