@@ -95,6 +95,14 @@ class Place(NamedTuple):
         """The paths and sizes of the queue's files. Raises as :func:`files_of`."""
         return files_of(self.directory, self.name, self.disk)
 
+    def open(self, path: str) -> File:
+        """A file, opened for reading, for its :meth:`release`. Raises as :func:`open_file`."""
+        return open_file(path, self.disk)
+
+    def release(self, file: File) -> None:
+        """Close a file that :meth:`open` returned."""
+        file.close()
+
     def lock(self) -> Lock:
         """Take the lock of the queue.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from kestrel.errors import BusyError, Damage, DamageError
@@ -120,72 +121,6 @@ class Reading:
         return DamageError(reason, path=self.file.path, position=self.position)
 
 
-class Files(Protocol):
-    """The files that a cursor follows."""
-
-    def following(self, entry: Entry | None) -> tuple[Entry, int] | None:
-        """The file after this one that has records, and where they begin."""
-
-    def open(self, entry: Entry) -> File | None:
-        """The file, for its :meth:`release`; None: it was removed, because its records are not needed."""
-
-    def release(self, file: File) -> None:
-        """The file is not used any more."""
-
-    def reading(self, file: File, start: int, end: int) -> Reading:
-        """The records in a part of the file."""
-
-
-class Cursor:
-    """Reads the records of files from a place on; follows files that are renamed and that grow.
-
-    Attributes:
-        entry: the file that is read; None: none is yet.
-        position: where in it the next batch begins.
-    """
-
-    def __init__(self, files: Files, entry: Entry | None = None, position: int = 0) -> None:
-        self._files = files
-        self.entry = entry
-        self.position = self._end = position
-        self._file: File | None = None
-        self._reading: Reading | None = None
-        self._batches: Iterator[list[Any]] = iter(())
-
-    def batch(self) -> list[Any] | None:
-        """The next records, in the order of the files; None if there are none so far."""
-        while (found := next(self._batches, None)) is None:
-            self.position = self._end
-            if not self._advance():
-                return None
-        assert self._reading is not None
-        self.position = self._reading.position
-        return found
-
-    def _advance(self) -> bool:
-        """Continue with what was written since, in this file or the next; False if nothing was."""
-        if self.entry is None or self.position >= self.entry.size:
-            following = self._files.following(self.entry)
-            if following is None:
-                return False
-            self.close()
-            self.entry, self.position = following
-        self._end = self.entry.size
-        if self._file is None:
-            self._file = self._files.open(self.entry)
-        if self._file is not None:
-            self._reading = self._files.reading(self._file, self.position, self._end)
-            self._batches = self._reading.batches()
-        return True
-
-    def close(self) -> None:
-        """Close the file."""
-        self._batches = iter(())
-        file, self._file = self._file, None
-        if file is not None:
-            self._files.release(file)
-
-
 class Pinned:
     """The files of one queue, opened for reading.
 
@@ -224,6 +159,13 @@ class Pinned:
         except BaseException:
             self.close()
             raise
+
+    def open(self, path: str) -> File:
+        """A file, for its :meth:`release`."""
+        return self.files[path]
+
+    def release(self, file: File) -> None:
+        """The file stays open."""
 
     def _look(self) -> list[str]:
         """List the paths of the files that hold items, or the place of a reader."""
@@ -299,6 +241,85 @@ class Pinned:
         while self.files:
             self.files.popitem()[1].close()
         self.sizes.clear()
+
+
+Source = Place | Pinned
+"""What opens the files of a queue."""
+
+
+@contextmanager
+def opened(source: Source, path: str) -> Iterator[File]:
+    """A file of a queue, for reading."""
+    file = source.open(path)
+    try:
+        yield file
+    finally:
+        source.release(file)
+
+
+class Files(Protocol):
+    """The files that a cursor follows.
+
+    Attributes:
+        source: what opens them.
+    """
+
+    source: Source
+
+    def following(self, entry: Entry | None) -> tuple[Entry, int] | None:
+        """The file after this one that has records, and where they begin."""
+
+    def reading(self, file: File, start: int, end: int) -> Reading:
+        """The records in a part of the file."""
+
+
+class Cursor:
+    """Reads the records of files from a place on; follows files that are renamed and that grow.
+
+    Attributes:
+        entry: the file that is read; None: none is yet.
+        position: where in it the next batch begins.
+    """
+
+    def __init__(self, files: Files, entry: Entry | None = None, position: int = 0) -> None:
+        self._files = files
+        self.entry = entry
+        self.position = self._end = position
+        self._file: File | None = None
+        self._reading: Reading | None = None
+        self._batches: Iterator[list[Any]] = iter(())
+
+    def batch(self) -> list[Any] | None:
+        """The next records, in the order of the files; None if there are none so far."""
+        while (found := next(self._batches, None)) is None:
+            self.position = self._end
+            if not self._advance():
+                return None
+        assert self._reading is not None
+        self.position = self._reading.position
+        return found
+
+    def _advance(self) -> bool:
+        """Continue with what was written since, in this file or the next; False if nothing was."""
+        if self.entry is None or self.position >= self.entry.size:
+            following = self._files.following(self.entry)
+            if following is None:
+                return False
+            self.close()
+            self.entry, self.position = following
+        self._end = self.entry.size
+        if self._file is None:
+            self._file = self._files.source.open(self.entry.path)
+        self._reading = self._files.reading(self._file, self.position, self._end)
+        self._batches = self._reading.batches()
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches = iter(())
+        file, self._file = self._file, None
+        if file is not None:
+            self._files.source.release(file)
 
 
 def _counts(rest: str) -> bool:

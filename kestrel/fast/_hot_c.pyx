@@ -160,11 +160,13 @@ cdef class Signal:
 cdef class Entry:
     """A file in the queue's list; see the reference."""
 
+    cdef public str path
     cdef public int64_t size
     cdef public int64_t first_id
     cdef public int64_t last_id
 
-    def __init__(self, int64_t size, int64_t first_id=0, int64_t last_id=0):
+    def __init__(self, str path not None, int64_t size, int64_t first_id=0, int64_t last_id=0):
+        self.path = path
         self.size, self.first_id, self.last_id = size, first_id, last_id
 
 
@@ -250,7 +252,7 @@ cdef class Appender:
         self.fuse = fuse
         self.signal = Signal()
         self.output = Output(fuse)
-        self.entry = Entry(0)
+        self.entry = Entry("", 0)
         self.active = active
 
     cdef inline bint ready(self) except -1:

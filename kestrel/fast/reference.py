@@ -177,12 +177,14 @@ class Entry:
     """A file in the queue's list.
 
     Attributes:
+        path: the file.
         size: how many of its bytes count.
         first_id: of its first item; 0: it has none, or the format has no ids.
         last_id: of its last item.
     """
 
-    def __init__(self, size: int, first_id: int = 0, last_id: int = 0) -> None:
+    def __init__(self, path: str, size: int, first_id: int = 0, last_id: int = 0) -> None:
+        self.path = path
         self.size = size
         self.first_id = first_id
         self.last_id = last_id
@@ -259,7 +261,7 @@ class Appender:
         """Make one that has no file yet."""
         self.fuse, self.signal = fuse, Signal()
         self.output = Output(fuse)
-        self.entry = Entry(0)
+        self.entry = Entry("", 0)
         self.active = active
         self._checked_ns = 0
 

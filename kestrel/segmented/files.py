@@ -1,12 +1,4 @@
-"""Reading libkestrel's files one by one, in bounded memory, and which of them belong to a queue.
-
-=========================  ============================================================
-``jobs.1321401903634``     a writer file; the order is by the first id in each
-``jobs.read.indexer``      the reader file of ``indexer``; ``jobs.read.`` of the default reader
-``jobs~~read.indexer``     our log of commits since that file was written, see ``journal``
-``...~~...``               temporary; the originals delete all of them, of every queue, at opening
-``archive~jobs.1321...``   a retired writer file
-=========================  ============================================================
+"""Reading libkestrel's files one by one, in bounded memory.
 
 A zero command byte ends a file: originals preallocate their files with zeros. They ignore a record after it.
 """
@@ -14,13 +6,13 @@ A zero command byte ends a file: originals preallocate their files with zeros. T
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kestrel.errors import Damage, DamageError, MissingError
+from kestrel.errors import DamageError, MissingError
 from kestrel.fast import Table
-from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, open_file, stamp_of
-from kestrel.reading import Pinned, Reading
+from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, open_file
+from kestrel.reading import Reading
 from kestrel.segmented.format import END_BYTE, PUT, PUTS, READ_DONE, READ_HEAD, Item, Record, decode, ids_of, item_of
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
@@ -42,18 +34,6 @@ class Bookmark(NamedTuple):
 
     head: int = 0
     done: frozenset[int] = frozenset()
-
-
-class Listing(NamedTuple):
-    """A queue's files: writer files by their numbers, reader files and logs by the reader's name, temporary ones.
-
-    The log of a reader that has no file is temporary.
-    """
-
-    writers: list[tuple[int, str]]
-    readers: dict[str, str]
-    logs: dict[str, str]
-    temporary: list[str]
 
 
 class _Form:
@@ -158,40 +138,11 @@ def read_bookmark(file: File) -> tuple[Bookmark | None, DamageError | None]:
     return Bookmark(head, frozenset(done)), damage
 
 
-def read_bookmarks(
-    listing: Listing, pinned: Pinned | None, disk: Disk
-) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
-    """Each reader of a queue: what its file and its log say as far as they are good, and the damage in the file.
-
-    The bookmark is None if the file is not a reader file. The end of a log may be torn: that is not damage.
-
-    Args:
-        listing: the queue's files.
-        pinned: the files, if they are open; None: they are opened here.
-        disk: the seam.
-    """
-    for reader, path in listing.readers.items():
-        found = []
-        for one in (path, listing.logs.get(reader)):
-            if one is not None:
-                file = open_file(one, disk) if pinned is None else pinned.files[one]
-                try:
-                    found.append(read_bookmark(file))
-                finally:
-                    if pinned is None:
-                        file.close()
-        bookmark, broken = found[0]
-        log = found[1][0] if len(found) > 1 else None
-        if bookmark is not None and log is not None:
-            bookmark = Bookmark(max(bookmark.head, log.head), bookmark.done | log.done)
-        yield reader, bookmark, None if broken is None else Damage(path, broken.position or 0, broken.reason)
-
-
 def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookmark:
     """What a reader has confirmed, by its file.
 
     Raises:
-        DamageError: it is not a reader file, or damaged; :func:`load` takes what is good of it.
+        DamageError: it is not a reader file, or damaged; ``segmented.load`` takes what is good of it.
         MissingError: the file does not exist.
     """
     require_arguments(path=(path, PATH), disk=(disk, DISK))
@@ -200,24 +151,6 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
     if damage is not None or bookmark is None:
         raise damage or MissingError("this journal file does not exist", path=path)
     return bookmark
-
-
-def list_files(files: Iterable[str], name: str) -> Listing:
-    """Look what the files of a queue are, by their paths."""
-    writers, readers, logs, temporary = [], {}, {}, []
-    for path in files:
-        rest = os.path.basename(path)[len(name) :]
-        if rest.startswith("~~read."):
-            logs[rest[7:]] = path
-        elif "~" in rest:
-            if "~~" in rest and not rest.endswith(OURS):
-                temporary.append(path)
-        elif rest.startswith(".read."):
-            readers[rest[6:]] = path
-        elif (stamp := stamp_of(rest[1:])) is not None:
-            writers.append((stamp, path))
-    temporary += [logs.pop(reader) for reader in [*logs] if reader not in readers]
-    return Listing(sorted(writers), readers, logs, temporary)
 
 
 class Scan(NamedTuple):
@@ -280,18 +213,3 @@ def _last_put(file: File, size: int) -> int:
     """Where the last item's record begins."""
     puts = (record for record in Reading(file, _RECORDS, MAGIC_SIZE, size).records() if record.command == PUT)
     return max(int(record.position) for record in puts)
-
-
-def settle(scans: Sequence[Scan]) -> list[Scan]:
-    """The scans of a queue's files, in the order in which the files were made, without a torn item alone in the newest.
-
-    Its id is not above those of the other files.
-    """
-    if not scans:
-        return []
-    *others, newest = scans
-    above = max((one.last_id for one in others), default=0)
-    if newest.items == 1 and newest.last_id <= above:
-        reason = f"the only item has the id {newest.last_id}, expected one above {above}; a power failure tore it"
-        newest = Scan(MAGIC_SIZE, ended=newest.ended, reason=reason)
-    return [*others, newest]

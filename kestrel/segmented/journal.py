@@ -18,11 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
-from kestrel.errors import Damage, DamageError
-from kestrel.fast import Entry, Output, WriterEnd, tick_ns
+from kestrel.errors import Damage
+from kestrel.fast import Output, WriterEnd, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, join, open_file
-from kestrel.segmented.files import BEYOND_END, Listing, Scan, after_zeros, items_of, scan, settle
+from kestrel.segmented.files import BEYOND_END, after_zeros, items_of
 from kestrel.segmented.format import PUT_EXPIRING_HEAD, Item, encode_done, encode_head
+from kestrel.segmented.snapshot import Listing, WriterFile, scan_files
 from kestrel.tail import Sync, Tail
 from sej.fork import notice_fork
 from sej.system.disk import replace_file
@@ -32,18 +33,6 @@ _MOST: Final = 1 << 62
 _MOST_S: Final = 1e9
 LEAST_BYTES: Final = MAGIC_SIZE + PUT_EXPIRING_HEAD.size
 """The smallest file that has room for an item, one without data."""
-
-
-class WriterFile(Entry):
-    """One writer file; first_id and last_id are 0 while it holds no item. scanned: what the opening found in it."""
-
-    def __init__(
-        self, path: str, stamp: int, size: int, first_id: int = 0, last_id: int = 0, scanned: Scan | None = None
-    ) -> None:
-        super().__init__(size, first_id, last_id)
-        self.path = path
-        self.stamp = stamp
-        self.scanned = scanned
 
 
 class Journal(WriterEnd):
@@ -86,8 +75,8 @@ class Journal(WriterEnd):
     @property
     def lowest_id(self) -> int:
         """The lowest id of all items, 0 in an empty queue. It is that of the first item, unless its id was damaged."""
-        found = [(file.scanned.lowest_id if file.scanned else file.first_id) for file in self.files if file.first_id]
-        return min(found, default=0)
+        lowest = (file.scanned.lowest_id if file.scanned.items else file.first_id for file in self.files)
+        return min(filter(None, lowest), default=0)
 
     @property
     def size(self) -> int:
@@ -96,22 +85,13 @@ class Journal(WriterEnd):
 
     def open(self, listing: Listing) -> None:
         """Read all files, cut each to its good records, remove empty ones, and open the last."""
-        for path in listing.temporary:
+        for path in (*listing.temporary, *(path for _, path, size in listing.writers if not size)):
             self._disk.unlink(path)
-        self.tail.renewing.renew([path for _, path in listing.writers])
-        scans: list[tuple[int, str, int, Scan]] = []
-        for stamp, path in listing.writers:
-            self._last_stamp = max(self._last_stamp, stamp)
-            try:
-                with self._disk.open(path, "read") as file:
-                    size = file.size()
-                    scans.append((stamp, path, size, scan(file, size) if size else Scan(0)))
-            except DamageError as error:
-                self.damage.append(Damage(path, 0, error.reason))
-        settled = settle([one for *_, one in scans])
-        for (stamp, path, size, _), found in zip(scans, settled, strict=True):
-            if self._keep(path, size, found):
-                self.files.append(WriterFile(path, stamp, found.size, found.first_id, found.last_id, found))
+        writers = [one for one in listing.writers if one[2]]
+        self._last_stamp = max((stamp for stamp, _, _ in listing.writers), default=0)
+        self.tail.renewing.renew([path for _, path, _ in writers])
+        found, self.damage = scan_files(writers, self._place)
+        self.files = [file for file in found if self._keep(file)]
         self.files.sort(key=lambda file: (file.first_id, file.stamp))
         self.tail_id = max((file.last_id for file in self.files), default=0)
         if self.files:
@@ -121,20 +101,21 @@ class Journal(WriterEnd):
         self.fuse.live = True
         self._wait_for_checkpoint()
 
-    def _keep(self, path: str, size: int, found: Scan) -> bool:
+    def _keep(self, writer: WriterFile) -> bool:
         """Cut a file to what counts; False if nothing does, and the file was removed."""
+        found, path = writer.scanned, writer.path
         with self._disk.open(path, "read") as file:
-            keep = after_zeros(file, found.size) < size
+            keep = after_zeros(file, found.size) < writer.whole
         if keep or (not found.first_id and found.size > MAGIC_SIZE):
             reason = found.reason or (BEYOND_END if keep else "no record in it is an item with an id from 1 on")
             self.damage.append(Damage(path, found.size if keep else 0, reason))
             self._place.keep_tail(path, found.size if found.first_id else 0)
-        elif found.size < size:  # zeros: an original that was killed leaves its file at the size that it may have
-            self.journal_bytes = min(self.journal_bytes, max(size, LEAST_BYTES))
+        elif found.size < writer.whole:  # zeros: a killed original leaves its file at the size that it may have
+            self.journal_bytes = min(self.journal_bytes, max(writer.whole, LEAST_BYTES))
         if not found.first_id:
             self._disk.unlink(path)
             return False
-        if found.size < size:
+        if found.size < writer.whole:
             self.tail.renewing.forget()
             self._place.cut(path, found.size)
         return True
@@ -177,7 +158,7 @@ class Journal(WriterEnd):
 
     def _begin_file(self) -> None:
         stamp = self._last_stamp = max(self._place.now_ms(), self._last_stamp + 1)
-        file = WriterFile(self._place.path(f".{stamp}"), stamp, 0)
+        file = WriterFile(self._place.path(f".{stamp}"), stamp)
         self.tail.open(file.path, file, head=WRITER_MAGIC)
         self.files.append(file)
 

@@ -17,11 +17,11 @@ from typing import Final, Literal
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.fast import Puts, shorten
 from kestrel.files import Limits, Place, open_file, wall_clock_ms
-from kestrel.segmented.files import Bookmark, items_of, list_files, read_bookmarks
+from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
 from kestrel.segmented.journal import LEAST_BYTES, Journal
 from kestrel.segmented.reader import Reader, Rules
-from kestrel.segmented.snapshot import fit
+from kestrel.segmented.snapshot import fit, list_files, read_bookmarks
 from kestrel.tail import OpenQueue, Sync, end
 from sej.checks import CALLABLE, COUNT, FLAG, PATH, SECONDS, between, optional, require
 from sej.durations import Seconds, seconds
@@ -145,7 +145,7 @@ class Queue(Puts, OpenQueue):
         listing = list_files(place.files(), place.name)
         bookmarks: dict[str, Bookmark] = {}
         damage = []
-        for reader, bookmark, broken in read_bookmarks(listing, None, place.disk):
+        for reader, bookmark, broken in read_bookmarks(listing, place):
             if broken is not None:
                 damage.append(broken)
                 place.keep_tail(broken.path, broken.position)
@@ -327,8 +327,7 @@ class Queue(Puts, OpenQueue):
             if writer.last_id <= bookmark.head:
                 continue
             if (
-                found is not None
-                and found.size == writer.size
+                found.size == writer.size
                 and found.lowest_id > bookmark.head
                 and not any(found.lowest_id <= number <= found.last_id for number in bookmark.done)
             ):

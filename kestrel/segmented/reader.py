@@ -14,13 +14,12 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kestrel.errors import MissingError
 from kestrel.fast import Entry, Following, shorten, tick_ns
-from kestrel.files import MAGIC_SIZE, Limits, open_file
-from kestrel.reading import Cursor, Reading
+from kestrel.files import MAGIC_SIZE, Limits
+from kestrel.reading import Cursor, Reading, Source
 from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import Item, encode_done, encode_head
-from kestrel.segmented.journal import BookmarkFile, Journal, WriterFile
+from kestrel.segmented.journal import BookmarkFile, Journal
 from sej.durations import Seconds
 from sej.system.disk import File
 
@@ -83,7 +82,8 @@ class Reader(Following):
         self.file.replace(head, sorted(done))
         super().__init__(journal, self.file.log, head, done, ageless=rules.limits.max_age_ms is None)
         self._journal, self._rules, self._tail, self._fuse = journal, rules, journal.tail, journal.fuse
-        self._cursor = Cursor(_Unread(journal, head))
+        self._unread = _Unread(journal, self, journal.tail.place)
+        self._cursor = Cursor(self._unread)
         self._counts = dict.fromkeys(("canceled", "expired", "discarded", "flushes"), 0)
 
     @property
@@ -294,7 +294,7 @@ class Reader(Following):
     def _skip_to(self, number: int) -> None:
         """Pass everything up to number."""
         self._cursor.close()
-        self._cursor = Cursor(_Unread(self._journal, number))
+        self._cursor = Cursor(self._unread)
         self.after = number
         self.batch = []
         self.at = 0
@@ -356,27 +356,17 @@ shorten(Reader, "get", "commit")
 
 
 class _Unread:
-    """The writer files with ids above one, for a cursor."""
+    """The writer files that a reader has yet to pass, for a cursor."""
 
-    def __init__(self, journal: Journal, after: int) -> None:
-        self._journal, self._after = journal, after
+    def __init__(self, journal: Journal, reader: Following, source: Source) -> None:
+        self._journal, self._reader, self.source = journal, reader, source
 
     def following(self, entry: Entry | None) -> tuple[Entry, int] | None:
         files = self._journal.files
-        start = files.index(entry) + 1 if isinstance(entry, WriterFile) and entry in files else 0
-        later = (file for file in files[start:] if file is not entry and file.last_id > self._after)
-        found = next(later, None)
+        start = 1 + next((at for at, file in enumerate(files) if file is entry), -1)
+        passed = max(self._reader.after, self._reader.head)  # a file that ends there may have been retired
+        found = next((file for file in files[start:] if file.last_id > passed), None)
         return None if found is None else (found, MAGIC_SIZE)
-
-    def open(self, entry: Entry) -> File | None:
-        assert isinstance(entry, WriterFile)
-        try:
-            return open_file(entry.path, self._journal.tail.place.disk)
-        except MissingError:
-            return None
-
-    def release(self, file: File) -> None:
-        file.close()
 
     def reading(self, file: File, start: int, end: int) -> Reading:
         return items_of(file, start, end)

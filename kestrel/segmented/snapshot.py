@@ -1,4 +1,12 @@
-"""The files of a libkestrel queue as they are now, for reading only.
+"""Which files belong to a libkestrel queue, and what they add up to as they are now, for reading only.
+
+=========================  ============================================================
+``jobs.1321401903634``     a writer file; the order is by the first id in each
+``jobs.read.indexer``      the reader file of ``indexer``; ``jobs.read.`` of the default reader
+``jobs~~read.indexer``     our log of commits since that file was written, see ``journal``
+``...~~...``               temporary; the originals delete all of them, of every queue, at opening
+``archive~jobs.1321...``   a retired writer file
+=========================  ============================================================
 
 A running original has mapped its last writer file at its full size, so that a put changes no size. What shows a put is
 the zero byte after the last record: :meth:`Snapshot.check` looks at it again.
@@ -7,26 +15,110 @@ the zero byte after the last record: :meth:`Snapshot.check` looks at it again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
-from kestrel.files import Place
-from kestrel.reading import Pinned
-from kestrel.segmented.files import (
-    BEYOND_END,
-    Bookmark,
-    Scan,
-    after_zeros,
-    items_of,
-    list_files,
-    read_bookmarks,
-    scan,
-    settle,
-)
+from kestrel.fast import Entry
+from kestrel.files import MAGIC_SIZE, OURS, Place, stamp_of
+from kestrel.reading import Pinned, Source, opened
+from kestrel.segmented.files import BEYOND_END, Bookmark, Scan, after_zeros, items_of, read_bookmark, scan
 from kestrel.segmented.format import Item
-from sej.system.disk import OS, Disk, File
+from sej.system.disk import OS, Disk
+
+
+class Listing(NamedTuple):
+    """A queue's files: writer files by their numbers, with their sizes; by the reader's name reader files and logs.
+
+    The log of a reader that has no file is temporary.
+    """
+
+    writers: list[tuple[int, str, int]]
+    readers: dict[str, str]
+    logs: dict[str, str]
+    temporary: list[str]
+
+
+def list_files(files: Mapping[str, int], name: str) -> Listing:
+    """Look what the files of a queue are, by their paths; with their sizes."""
+    writers, readers, logs, temporary = [], {}, {}, []
+    for path, size in files.items():
+        rest = os.path.basename(path)[len(name) :]
+        if rest.startswith("~~read."):
+            logs[rest[7:]] = path
+        elif "~" in rest:
+            if "~~" in rest and not rest.endswith(OURS):
+                temporary.append(path)
+        elif rest.startswith(".read."):
+            readers[rest[6:]] = path
+        elif (stamp := stamp_of(rest[1:])) is not None:
+            writers.append((stamp, path, size))
+    temporary += [logs.pop(reader) for reader in [*logs] if reader not in readers]
+    return Listing(sorted(writers), readers, logs, temporary)
+
+
+def read_bookmarks(listing: Listing, source: Source) -> Iterator[tuple[str, Bookmark | None, Damage | None]]:
+    """Each reader of a queue: what its file and its log say as far as they are good, and the damage in the file.
+
+    The bookmark is None if the file is not a reader file. The end of a log may be torn: that is not damage.
+
+    Args:
+        listing: the queue's files.
+        source: what opens them.
+    """
+    for reader, path in listing.readers.items():
+        found = []
+        for one in (path, listing.logs.get(reader)):
+            if one is not None:
+                with opened(source, one) as file:
+                    found.append(read_bookmark(file))
+        bookmark, broken = found[0]
+        log = found[1][0] if len(found) > 1 else None
+        if bookmark is not None and log is not None:
+            bookmark = Bookmark(max(bookmark.head, log.head), bookmark.done | log.done)
+        yield reader, bookmark, None if broken is None else Damage(path, broken.position or 0, broken.reason)
+
+
+_EMPTY: Final = Scan(0)
+
+
+class WriterFile(Entry):
+    """One writer file; first_id and last_id are 0 while it holds no item.
+
+    Attributes:
+        stamp: the number in its name.
+        whole: how many bytes it had when it was found.
+        scanned: what was found in it.
+    """
+
+    def __init__(self, path: str, stamp: int, whole: int = 0, scanned: Scan = _EMPTY) -> None:
+        super().__init__(path, scanned.size, scanned.first_id, scanned.last_id)
+        self.stamp, self.whole, self.scanned = stamp, whole, scanned
+
+
+def scan_files(writers: list[tuple[int, str, int]], source: Source) -> tuple[list[WriterFile], list[Damage]]:
+    """The writer files in the order in which they were made, and the files that are something else.
+
+    A torn item alone in the newest file does not count: its id is not above those of the other files.
+    """
+    found: list[WriterFile] = []
+    damage = []
+    for stamp, path, size in writers:
+        try:
+            with opened(source, path) as file:
+                scanned = scan(file, size)
+        except DamageError as error:
+            damage.append(Damage(path, 0, error.reason))
+            continue
+        found.append(WriterFile(path, stamp, size, scanned))
+    above = max((file.last_id for file in found[:-1]), default=0)
+    if found and found[-1].scanned.items == 1 and found[-1].last_id <= above:
+        newest = found.pop()
+        reason = f"the only item has the id {newest.last_id}, expected one above {above}; a power failure tore it"
+        scanned = Scan(MAGIC_SIZE, ended=newest.scanned.ended, reason=reason)
+        found.append(WriterFile(newest.path, newest.stamp, newest.whole, scanned))
+    return found, damage
 
 
 def fit(bookmark: Bookmark, first_id: int, tail_id: int) -> Bookmark:
@@ -50,15 +142,20 @@ class Snapshot(Pinned):
         self.beyond_end: list[Damage] = []
         self.readers: dict[str, Bookmark] = {}
         self.unreadable: list[str] = []
-        self._readings: list[tuple[int, int, File]] = []
-        """First id, end of the records, file; by the first id."""
         super().__init__(place, exclude=exclude)
-        listing = list_files(self.files, place.name)
+        listing = list_files(self.sizes, place.name)
         try:
-            scans = self._scan([path for _, path in listing.writers])
-            first_id = min((found.lowest_id for found in scans), default=0)
-            self.tail_id = max((found.last_id for found in scans), default=0)
-            for reader, bookmark, broken in read_bookmarks(listing, self, place.disk):
+            self._files, self.damage = scan_files(listing.writers, self)
+            for one in self._files:
+                found = one.scanned
+                if found.reason is not None:
+                    self.damage.append(Damage(one.path, found.size, found.reason))
+                elif found.ended and after_zeros(self.files[one.path], found.size) < one.whole:
+                    self.beyond_end.append(Damage(one.path, found.size, BEYOND_END))
+            self._files.sort(key=lambda one: one.first_id)
+            first_id = min((one.scanned.lowest_id for one in self._files if one.scanned.items), default=0)
+            self.tail_id = max((one.last_id for one in self._files), default=0)
+            for reader, bookmark, broken in read_bookmarks(listing, self):
                 if broken is not None:
                     self.damage.append(broken)
                 if bookmark is None:
@@ -71,44 +168,25 @@ class Snapshot(Pinned):
             self.close()
             raise
 
-    def _scan(self, paths: list[str]) -> list[Scan]:
-        """The files that hold items, by what counts of them."""
-        scans: list[tuple[File, Scan]] = []
-        for path in paths:
-            file = self.files[path]
-            try:
-                scans.append((file, scan(file, self.sizes[path])))
-            except DamageError as error:
-                self.damage.append(Damage(path, 0, error.reason))
-        settled = settle([found for _, found in scans])
-        for (file, _), found in zip(scans, settled, strict=True):
-            if found.reason is not None:
-                self.damage.append(Damage(file.path, found.size, found.reason))
-            elif found.ended and after_zeros(file, found.size) < self.sizes[file.path]:
-                self.beyond_end.append(Damage(file.path, found.size, BEYOND_END))
-            self._readings.append((found.first_id, found.size, file))
-        self._readings.sort(key=lambda reading: reading[0])
-        return [found for found in settled if found.items]
-
     def items(self, bookmark: Bookmark | None = None) -> Iterator[Item]:
         """The items, file after file; without those that a bookmark covers."""
-        for _, end, file in self._readings:
-            for item in items_of(file, end=end).records():
+        for one in self._files:
+            for item in items_of(self.files[one.path], end=one.size).records():
                 if bookmark is None or (item.id > bookmark.head and item.id not in bookmark.done):
                     yield item
 
     def written(self) -> list[tuple[str, int]]:
         """Of the writer files alone: opening a queue replaces its reader files."""
-        names = {os.path.basename(file.path) for _, _, file in self._readings}
+        names = {os.path.basename(one.path) for one in self._files}
         return [one for one in super().written() if one[0] in names]
 
     def check(self) -> None:
         """Check that the queue has not changed since it was opened; as :meth:`~kestrel.reading.Pinned.check`."""
         super().check()
-        for _, end, file in self._readings:
-            known = any((file.path, end) == (one.path, one.position) for one in self.damage)
-            if not known and file.read(1, end) not in (b"", b"\0"):
-                self.refuse(file.path)
+        for one in self._files:
+            known = any((one.path, one.size) == (place.path, place.position) for place in self.damage)
+            if not known and self.files[one.path].read(1, one.size) not in (b"", b"\0"):
+                self.refuse(one.path)
 
 
 class State(NamedTuple):

@@ -135,13 +135,11 @@ class Piece(Entry):
     """One file of a journal; size counts what is good of it. Its path changes when it is rotated.
 
     Attributes:
-        path: the file.
         stamp: the number in its name; None for the current file.
     """
 
     def __init__(self, path: str, stamp: int | None, size: int = 0) -> None:
-        super().__init__(size)
-        self.path = path
+        super().__init__(path, size)
         self.stamp = stamp
 
 

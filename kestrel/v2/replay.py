@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
 from kestrel.files import Place
-from kestrel.reading import Pinned
+from kestrel.reading import Pinned, opened
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, addx, xid_operation
 from kestrel.v2.items import Item, Row, item_of
@@ -74,16 +74,14 @@ def load(pieces: Pieces, backlog: Backlog) -> tuple[list[Damage], list[Checkpoin
     """
     damage, checkpoints = [], []
     for piece in pieces.all:
-        file = pieces.open(piece)
         try:
-            for batch in pieces.reading(file, 0, piece.size).batches():
-                if not backlog.apply(piece, batch):
-                    break
+            with opened(pieces.source, piece.path) as file:
+                for batch in pieces.reading(file, 0, piece.size).batches():
+                    if not backlog.apply(piece, batch):
+                        break
         except DamageError as error:
             piece.size = error.position or 0
             damage.append(Damage(piece.path, piece.size, error.reason))
-        finally:
-            pieces.release(file)
         backlog.reread()
         if backlog.behind and piece is not pieces.all[-1]:
             checkpoints.append(Checkpoint.of(piece, backlog))

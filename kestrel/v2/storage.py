@@ -17,12 +17,12 @@ from typing import Any
 
 from kestrel.errors import BadNameError, Damage, DamageError
 from kestrel.fast import Fuse
-from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, open_file
-from kestrel.reading import Pinned, Reading
+from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place
+from kestrel.reading import Pinned, Reading, Source, opened
 from kestrel.tail import Sync, Tail
 from kestrel.v2.format import decode
 from kestrel.v2.journal import Dialect, Piece, list_parts, reading
-from sej.system.disk import Disk, File
+from sej.system.disk import File
 from sej.system.logs import WARNING, record
 
 
@@ -33,22 +33,11 @@ class Pieces:
         all: the files in the order of replay; of an open queue, the last one is the current file.
         fuse: the lifecycle of the queue.
         dialect: what opcode 8 means.
+        source: what opens them.
     """
 
-    def __init__(
-        self, pieces: list[Piece], fuse: Fuse, dialect: Dialect, disk: Disk, pinned: Pinned | None = None
-    ) -> None:
-        self.all, self.fuse, self.dialect = pieces, fuse, dialect
-        self._disk, self._pinned = disk, pinned
-
-    def open(self, piece: Any) -> File:
-        """A piece, opened for reading, for its :meth:`release`."""
-        return open_file(piece.path, self._disk) if self._pinned is None else self._pinned.files[piece.path]
-
-    def release(self, file: File) -> None:
-        """Close a file that :meth:`open` returned; a pinned one stays open."""
-        if self._pinned is None:
-            file.close()
+    def __init__(self, pieces: list[Piece], fuse: Fuse, dialect: Dialect, source: Source) -> None:
+        self.all, self.fuse, self.dialect, self.source = pieces, fuse, dialect, source
 
     def following(self, piece: Any) -> tuple[Piece, int] | None:
         """The next piece, all of it."""
@@ -67,11 +56,8 @@ def refuse_others(pieces: Pieces) -> None:
         DamageError: one of the files is such a file.
     """
     for piece in pieces.all:
-        file = pieces.open(piece)
-        try:
+        with opened(pieces.source, piece.path) as file:
             magic = file.read(MAGIC_SIZE, 0)
-        finally:
-            pieces.release(file)
         if magic in (READER_MAGIC, WRITER_MAGIC):
             raise DamageError(
                 "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
@@ -110,7 +96,7 @@ class Storage:
         try:
             listing = list_parts(place.files(), place.name)
             self.pieces = listing.pieces
-            self.files = Pieces(self.pieces, self.fuse, dialect, self._disk)
+            self.files = Pieces(self.pieces, self.fuse, dialect, place)
             refuse_others(self.files)
             for path in (*listing.dead, *listing.temporary):  # what a process that died left
                 self._disk.unlink(path)
@@ -245,4 +231,4 @@ class Storage:
 def pinned_pieces(snapshot: Pinned, dialect: Dialect) -> Pieces:
     """The pieces of a journal that another program may be changing."""
     pieces = list_parts(snapshot.sizes, snapshot.place.name).pieces
-    return Pieces(pieces, Fuse(snapshot.place.path()), dialect, snapshot.place.disk, snapshot)
+    return Pieces(pieces, Fuse(snapshot.place.path()), dialect, snapshot)
