@@ -288,6 +288,23 @@ class Cursor:
         self._file: File | None = None
         self._reading: Reading | None = None
         self._batches: Iterator[list[Any]] = iter(())
+        self._found: list[Any] = []
+        self._at = 0
+
+    def copy(self) -> Cursor:
+        """Another one at the same place, for records that know their positions; nothing is read yet."""
+        left = self._found[self._at :]
+        return Cursor(self._files, self.entry, left[0].position if left else self.position)
+
+    def record(self) -> Any:
+        """The next record; None if there is none so far."""
+        while self._at >= len(self._found):
+            found = self.batch()
+            if found is None:
+                return None
+            self._found, self._at = found, 0
+        self._at += 1
+        return self._found[self._at - 1]
 
     def batch(self) -> list[Any] | None:
         """The next records, in the order of the files; None if there are none so far."""

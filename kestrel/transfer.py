@@ -214,13 +214,9 @@ class Export:
             return Moved(*found, start, source.damage)
         there = writer.offset - start
         count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
-        if count != there:
-            raise MoveError(
-                f"another program wrote to the SEJ journal: it has {there} messages since an interrupted export began,"
-                f" but the queue has {count} items; remove this file to export all items again, after these messages",
-                path=plan.path,
-            )
-        if read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum):
+        if count != there or (
+            read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum)
+        ):
             raise MoveError(
                 f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the"
                 " items of the queue; remove this file to export all items again, after these messages",

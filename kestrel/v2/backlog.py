@@ -64,7 +64,7 @@ class Backlog(Rows):
         self._pieces = pieces
         self._limit_bytes = limit_bytes
         self.next_number = 0
-        self._adds: _Adds | None = None
+        self._adds: Cursor | None = None
 
     def __len__(self) -> int:
         return len(self.memory) + self.behind
@@ -72,7 +72,8 @@ class Backlog(Rows):
     @property
     def piece(self) -> Piece | None:
         """The piece that is read from; None while everything is in memory."""
-        return None if self._adds is None else self._adds.piece
+        entry = None if self._adds is None else self._adds.entry
+        return entry if isinstance(entry, Piece) else None
 
     @property
     def data_bytes(self) -> int:
@@ -97,7 +98,7 @@ class Backlog(Rows):
             assert self.place is not None
             self.next_number = row[0]
             self._count_enough()
-            self._adds = _Adds(self._pieces, *self.place)
+            self._adds = Cursor(self._pieces, *self.place)
         self.behind += 1
         self.behind_bytes += size
 
@@ -182,7 +183,7 @@ class Backlog(Rows):
         try:
             while self.behind and (not memory or self.room > 0):
                 assert self._adds is not None
-                row = _row(self._adds.next(), self.next_number)
+                row = _row(_next_add(self._adds), self.next_number)
                 self.next_number += 1
                 self.behind -= 1
                 memory.append(row)
@@ -209,7 +210,7 @@ class Backlog(Rows):
             assert self._adds is not None
             with closing(self._adds.copy()) as adds:
                 for number in range(self.next_number, self.next_number + self.behind):
-                    yield _row(adds.next(), number)
+                    yield _row(_next_add(adds), number)
 
     def clear(self) -> None:
         """Forget all that wait."""
@@ -232,47 +233,21 @@ class Backlog(Rows):
     close = clear
 
 
+def _next_add(adds: Cursor) -> Operation:
+    """The next operation that adds something. Raises as :meth:`~kestrel.reading.Reading.batches`."""
+    while (operation := adds.record()) is not None:
+        if operation.data is not None:
+            assert isinstance(operation, Operation)
+            return operation
+    raise DamageError(
+        "an item that was written is not in the journal any more: another program changed the file; close the queue and"
+        " open it again",
+        path=None if adds.entry is None else adds.entry.path,
+        position=adds.position,
+    )
+
+
 def _row(operation: Operation, number: int) -> Row:
     """What an adding operation adds."""
     xid = (operation.xid or 0) if operation.opcode == ADD_XID else 0
     return number, operation.data or b"", operation.add_time, operation.expiry or 0, xid
-
-
-class _Adds:
-    """The adds of a journal, from a place on."""
-
-    def __init__(self, pieces: Pieces, piece: Piece, position: int) -> None:
-        self._pieces = pieces
-        self._cursor = Cursor(pieces, piece, position)
-        self._batch: list[Operation] = []
-        self._at = 0
-        self.close = self._cursor.close
-
-    @property
-    def piece(self) -> Piece:
-        """The piece that is read."""
-        assert isinstance(self._cursor.entry, Piece)
-        return self._cursor.entry
-
-    def copy(self) -> _Adds:
-        """The same adds, from here on; nothing is read yet."""
-        left = self._batch[self._at :]
-        position = left[0].position if left else self._cursor.position
-        return _Adds(self._pieces, self.piece, position)
-
-    def next(self) -> Operation:
-        """The next one. Raises as :meth:`~kestrel.reading.Reading.batches`."""
-        while True:
-            while self._at < len(self._batch):
-                self._at += 1
-                if self._batch[self._at - 1].data is not None:
-                    return self._batch[self._at - 1]
-            batch = self._cursor.batch()
-            if batch is None:
-                raise DamageError(
-                    "an item that was written is not in the journal any more: another program changed the file; close"
-                    " the queue and open it again",
-                    path=self.piece.path,
-                    position=self._cursor.position,
-                )
-            self._batch, self._at = batch, 0
