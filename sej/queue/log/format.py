@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -311,7 +312,13 @@ def headers_of(texts: Mapping[int, bytes], message: Message) -> dict[str, str]:
         return {}
     *link, size = _HEADERS_HEAD.unpack_from(data)
     text = data[_HEADERS_HEAD.size : _HEADERS_HEAD.size + size]
-    return json.loads(text) if link == [message.timestamp, message_check(message)] and len(text) == size else {}
+    return dict(_parsed(text)) if link == [message.timestamp, message_check(message)] and len(text) == size else {}
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: bytes) -> dict[str, str]:
+    """Return the headers of a text: the same ones are read for many items, and twice for each with a limit by kind."""
+    return dict(json.loads(text.decode()))
 
 
 def read_fields(records: bytes) -> Iterator[tuple[Kind, dict[str, int]]]:
