@@ -588,7 +588,7 @@ class JournalAppender:
             return False
         buffer.offset += run.messages
         buffer.position += run.position
-        self.set_limits()
+        buffer.batch_limit = min(_BATCH_BYTES, max(self._segment_bytes - buffer.position, 1))
         return True
 
     def changing(self, act: Callable[..., _T], *arguments: object) -> _T:
