@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
 
 import hub
 import sej
@@ -92,6 +93,22 @@ def test_every_run_adds_what_is_new(ship: Ship, shards: Path, kind: str) -> None
         assert shipped(kind) == there(shards)
     reader = default_reader(f"{kind}:out")
     assert sej.read_offset(shards / "orders.2.001", reader) == 28
+
+
+def test_polars_reads_an_iceberg_table(
+    ship: Ship, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # else it warns that another package plans faster
+    assert ship(shards, "iceberg:out").code == 0
+    fill(shards / "orders.2.001", 3, first=sej.Journal(shards / "orders.2.001").end_offset)
+    assert ship(shards, "iceberg:out").code == 0
+    newest = max(tmp_path.glob("out/**/*.metadata.json"))
+    columns = ["shard", "offset", "value"]
+    for table in (newest.as_uri(), StaticTable.from_metadata(str(newest))):
+        scan = polars.scan_iceberg(table).select(columns)
+        for rows, least in ((scan, 0), (scan.filter(polars.col("offset") >= 20), 20)):
+            found = sorted((row["shard"] or 0, row["offset"], row["value"]) for row in rows.collect().to_dicts())
+            assert found == [row for row in there(shards) if row[1] >= least]
 
 
 @pytest.mark.parametrize("kind", KINDS)
