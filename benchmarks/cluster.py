@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyspark
 
 import sej
-from benchmarks.measure import Row, folder, interleaved, row, start_session
+from benchmarks.measure import Row, folder, row, start_session, tree_cpu
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,16 +88,28 @@ def _hub(root: Path, *options: str) -> Iterator[str]:
         process.communicate()
 
 
-def _seconds(action: Callable[[], object]) -> Callable[[], float]:
-    """A call that returns how long an action takes, after a first call that compiles its code."""
+class _Took(NamedTuple):
+    """Medians of seconds, by the clock and of CPU in all processes."""
 
-    def run_timed() -> float:
-        started = time.perf_counter()
-        action()
-        return time.perf_counter() - started
+    wall: float
+    cpu: float
 
-    run_timed()
-    return run_timed
+
+def _interleaved(actions: dict[str, Callable[[], object]]) -> dict[str, _Took]:
+    """What each takes, after a first call that compiles its code."""
+    found: dict[str, list[_Took]] = {name: [] for name in actions}
+    for _ in range(ROUNDS + 1):
+        for name, action in actions.items():
+            wall, cpu = time.perf_counter(), tree_cpu()
+            action()
+            found[name].append(_Took(time.perf_counter() - wall, tree_cpu() - cpu))
+    return {name: _Took(*map(statistics.median, zip(*took[1:], strict=True))) for name, took in found.items()}
+
+
+def _beside(name: str, took: _Took, beside: _Took) -> Iterator[Row]:
+    """Two rows, by the clock and of CPU."""
+    yield _rate(name, took.wall, beside.wall)
+    yield _rate(f"{name}, CPU", took.cpu, beside.cpu)
 
 
 def _rate(name: str, seconds: float, beside: float | None = None, least: float | None = None) -> Row:
@@ -120,13 +132,14 @@ def _reads(spark: SparkSession, folder: Path, plain: dict[str, str], tls: dict[s
     }
     rows = []
     for what in ("noop", "group by key"):
-        times = interleaved({name: _seconds(_read(frame, what)) for name, frame in frames.items()}, ROUNDS)
+        took = _interleaved({name: _read(frame, what) for name, frame in frames.items()})
+        times = {name: each.wall for name, each in took.items()}
         rows += [
             _rate(f"{what}: Parquet", times["Parquet"]),
-            _rate(f"{what}: files over Parquet", times["files"], times["Parquet"]),
+            *_beside(f"{what}: files over Parquet", took["files"], took["Parquet"]),
+            *_beside(f"{what}: files, verify=false, over Parquet", took["files, verify=false"], took["Parquet"]),
             _rate(f"{what}: hub over files", times["hub"], times["files"]),
             _rate(f"{what}: hub with TLS over plain", times["hub, TLS"], times["hub"], 1 / 1.15),
-            _rate(f"{what}: files over verify=false", times["files"], times["files, verify=false"]),
             _rate(f"{what}: hub over verify=false", times["hub"], times["hub, verify=false"]),
         ]
     return rows
@@ -147,9 +160,13 @@ def _writes(spark: SparkSession, folder: Path, plain: dict[str, str], tls: dict[
         writer = sent.write.format("sej").options(prefix="copied", bits="3", **options).mode("append")
         return lambda: writer.save(place)
 
-    times = interleaved({name: _seconds(write(name)) for name in places}, ROUNDS)
+    parquet = sent.write.mode("overwrite")
+    actions = {name: write(name) for name in places} | {"Parquet": lambda: parquet.parquet(str(folder / "sent"))}
+    took = _interleaved(actions)
+    times = {name: each.wall for name, each in took.items()}
     return [
         _rate("write: local sink", times["local"]),
+        *_beside("write: local sink over Parquet", took["local"], took["Parquet"]),
         _rate("write: hub over the local sink", times["hub"], times["local"], 0.8),
         _rate("write: hub with TLS over plain", times["TLS"], times["hub"], 1 / 1.15),
     ]

@@ -77,6 +77,26 @@ def _closed(make: Callable[[], Any]) -> None:
     make().close()
 
 
+def _planned(path: Path) -> None:
+    """What Spark's driver does before a table is read."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from pipeline.options import READ, parse
+    from pipeline.reading.stream import SejReader
+
+    assert SejReader([str(path)], parse(READ, {}), StructType([StructField("value", BinaryType())]), 2).partitions()
+
+
+def _asked(path: Path, count: int) -> None:
+    """What `sej sql` does, without the start of a process."""
+    import pipeline
+    from pipeline.tables.query import Query
+
+    with Query({"t": pipeline.table(path)}) as query:
+        found = query.run("SELECT sum(octet_length(value_bytes)) AS size FROM t").read_all()
+        assert found.to_pylist() == [{"size": len(VALUE) * count}]
+
+
 # --- subjects
 
 
@@ -119,6 +139,8 @@ def _messages(root: Path, sizes: Sequence[int]) -> Points:
         yield "messages: seek an offset (flat)", size, _cost(seek)
         yield "messages: find a time (flat)", size, _cost(find)
         yield "messages: first and end offset, segments (flat)", size, _cost(look)
+        yield "messages: plan a table in Spark", size, _cost(partial(_planned, path))
+        yield "messages: sej sql, the sum of the sizes", size, _cost(partial(_asked, path, size))
 
 
 def _items(root: Path, sizes: Sequence[int]) -> Points:
@@ -183,6 +205,8 @@ def _directories(root: Path, sizes: Sequence[int]) -> Points:
 
         yield "directories: hub.stats", size, _cost(partial(hub.stats, path))
         yield "directories: hub.Merge of 10 messages of each", size, _cost(merge)
+        yield "directories: plan a table in Spark", size, _cost(partial(_planned, path))
+        yield "directories: sej sql, the sum of the sizes", size, _cost(partial(_asked, path, 10 * size))
         shutil.rmtree(path)
 
 
