@@ -49,13 +49,14 @@ def run() -> list[Row]:
         where = stack.enter_context(folder())
         root = where / "hub"
         _fill(root)
+        shutil.copytree(root, where / "tls")  # a root has one server
         work = Path(pyspark.__file__).with_name("work")  # where its workers write, whatever is set
         if not work.exists():
             stack.callback(shutil.rmtree, work, ignore_errors=True)
         spark = start_session("local-cluster[2,1,1024]", where, {"spark.executor.memory": "1g", "spark.cores.max": "2"})
         stack.callback(spark.stop)
         plain = {"hub": stack.enter_context(_hub(root))}
-        tls = {"hub": stack.enter_context(_hub(root, *_certificate(where))), "hubCa": str(where / "hub.pem")}
+        tls = {"hub": stack.enter_context(_hub(where / "tls", *_certificate(where))), "hubCa": str(where / "hub.pem")}
         return [*_reads(spark, where, plain, tls), *_writes(spark, where, plain, tls), *_latency(spark, root, plain)]
 
 
@@ -152,8 +153,7 @@ def _read(frame: DataFrame, what: str) -> Callable[[], object]:
 
 def _writes(spark: SparkSession, folder: Path, plain: dict[str, str], tls: dict[str, str]) -> list[Row]:
     sent = spark.read.parquet(str(folder / "parquet")).select("key", "value", "type", "timestamp_ns")
-    # Two clients, because the hubs share a root, and a journal has one writer.
-    places = {"local": (str(folder / "sink"), {}), "hub": ("spark", plain), "TLS": ("spark-tls", tls)}
+    places = {"local": (str(folder / "sink"), {}), "hub": ("spark", plain), "TLS": ("spark", tls)}
 
     def write(name: str) -> Callable[[], object]:
         place, options = places[name]

@@ -22,7 +22,7 @@ from pipeline.reading.discovery import Origin as Place
 from pipeline.reading.discovery import discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.planning import count, total
-from pipeline.reading.remote import matching
+from pipeline.reading.remote import listed_on
 from pipeline.writing.target import Target
 from sej.checks import ITERABLE
 from sej.system.paths import absolute_path
@@ -91,7 +91,7 @@ class _Origin(NamedTuple):
             there: Iterable[Place] = discover([self.name])
         else:
             with Line(self.remote._replace(retry_s=ANSWER_S)) as line:
-                there = matching(line, [self.name], None)
+                there = listed_on(line, [self.name], None)
         known: dict[tuple[object, ...], str] = {}
         for place in there:
             first = known.setdefault(place[2:], place.name)

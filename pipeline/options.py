@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
@@ -140,7 +140,12 @@ def _ends(text: str) -> str | dict[str, int]:
 
 
 _MILLISECONDS_UP_TO: Final = 10**14
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ns_of(moment: datetime) -> int:
+    """Return nanoseconds since the epoch of a time with a zone, which has microseconds."""
+    return (moment - EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _time(text: str) -> int:
@@ -150,8 +155,7 @@ def _time(text: str) -> int:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError("the time has no zone") from None
-        since = moment - _EPOCH
-        return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+        return ns_of(moment)
     return number * 10**6 if abs(number) < _MILLISECONDS_UP_TO else number
 
 

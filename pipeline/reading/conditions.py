@@ -7,14 +7,14 @@ whole last microsecond. Timestamps may be unordered, so only the beginning is sk
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from pipeline.options import ns_of
 from pipeline.reading.discovery import Origin
 
-_OF_ORIGIN: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+OF_ORIGIN: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+"""The columns that are attributes of an origin."""
 _NEVER_NULL: Final = {"offset", "timestamp_ns", "type", "key", "value"}
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US_NS: Final = 1000
 _MIN_NS, _MAX_NS = -(2**63), 2**63 - 1
 """The oldest and the newest timestamp of a message."""
@@ -61,8 +61,8 @@ def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
     column = given.column
     if given.test == "is not null" and column in _NEVER_NULL:
         return chosen, True
-    if column in _OF_ORIGIN:
-        return _by_origin(given, _OF_ORIGIN[column], chosen)
+    if column in OF_ORIGIN:
+        return _by_origin(given, OF_ORIGIN[column], chosen)
     bounds = _bounds(given)
     if bounds is None:
         return chosen, False
@@ -70,7 +70,8 @@ def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
     if column == "offset":
         return _offsets(chosen, low, high), True
     if column == "timestamp":
-        since, until = None if low is None else _ns(low), None if high is None else _ns(high) + _US_NS - 1
+        # Columns cut a timestamp to microseconds, so the whole microsecond counts.
+        since, until = None if low is None else ns_of(low), None if high is None else ns_of(high) + _US_NS - 1
         return _times(chosen, since, until), False
     if column == "timestamp_ns":
         return _times(chosen, low, high), False
@@ -127,9 +128,3 @@ def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
     if until is not None:
         chosen = chosen._replace(until=until if chosen.until is None else min(chosen.until, until))
     return chosen
-
-
-def _ns(moment: datetime) -> int:
-    """Return nanoseconds since the epoch. Columns cut a timestamp to microseconds, so the whole microsecond counts."""
-    since = moment - EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS

@@ -12,8 +12,8 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from hub.naming import is_root
 from pipeline.options import OptionError
@@ -41,7 +41,7 @@ def discover(
     Args:
         paths: roots.
         layout: the layout of each; None: detect it.
-        pattern: only names that match it; see :func:`matcher`.
+        pattern: only names that match it; see :func:`matching`.
         may_be_empty: whether a directory without journals is accepted.
         may_be_gone: whether a path that does not exist, or has no journal, is skipped.
 
@@ -56,23 +56,41 @@ def discover(
     if len(set(roots)) < len(roots):
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
     is_one = len(given) == 1 and roots == given
-    expression = matcher("(?s).*" if pattern is None else pattern)
     found: list[Origin] = []
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not is_journal(OS, root))):
             continue
         recognised = layout or layout_of(root, may_be_empty=may_be_empty)
         is_guess = recognised == "hub" and layout is None and not is_root(root)
-        origins = _below(root, recognised, expression if is_guess else None)
+        origins = _below(root, recognised, _matcher(pattern or "(?s).*") if is_guess else None)
         found += origins if is_one else [origin._replace(name=origin.path, source=root) for origin in origins]
+    return matching(pattern, {origin: os.path.basename(origin.path) for origin in found}, may_be_empty=may_be_empty)
+
+
+_Named = TypeVar("_Named")
+
+
+def matching(pattern: str | None, names: Mapping[_Named, str], *, may_be_empty: bool = False) -> list[_Named]:
+    """Return what has a name that a pattern matches as a whole: a regular expression, or else a glob (``*.orders.*``).
+
+    Raises:
+        OptionError: it matches none of them.
+    """
     if pattern is None:
-        return found
-    chosen = [origin for origin in found if expression.fullmatch(os.path.basename(origin.path))]
-    if found and not chosen and not may_be_empty:
-        raise OptionError(
-            f"pattern={pattern!r} matches none of {len(found)} directories; one of them is {found[0].name!r}"
-        )
+        return list(names)
+    expression = _matcher(pattern)
+    chosen = [each for each, name in names.items() if expression.fullmatch(name)]
+    if names and not chosen and not may_be_empty:
+        one = min(names.values())
+        raise OptionError(f"pattern={pattern!r} matches none of {len(names)} names; one of them is {one!r}")
     return chosen
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return re.compile(fnmatch.translate(pattern))
 
 
 def roots_of(path: str) -> list[str]:
@@ -105,14 +123,6 @@ def _holds_journals(root: str) -> bool:
         return False
     known = is_root(root) or OS.status(os.path.join(root, RECORDS_DIR)) is not None
     return known or any(not name.startswith(".") and is_journal(OS, os.path.join(root, name)) for name in OS.list(root))
-
-
-def matcher(pattern: str) -> re.Pattern[str]:
-    """Return an expression for a directory's whole name, from a regular expression or else a glob (``*.orders.*``)."""
-    try:
-        return re.compile(pattern)
-    except re.error:
-        return re.compile(fnmatch.translate(pattern))
 
 
 def layout_of(root: str, *, may_be_empty: bool = False) -> Layout:

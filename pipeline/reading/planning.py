@@ -19,7 +19,7 @@ from pipeline.options import OptionError
 from pipeline.reading.conditions import Chosen
 from pipeline.reading.discovery import Origin, Slice, discover
 from pipeline.reading.extents import Extent
-from pipeline.reading.remote import RemoteExtent, matching, read
+from pipeline.reading.remote import RemoteExtent, listed_on, read
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import JournalNotFoundError
 from shard.trees import Layout
@@ -66,7 +66,7 @@ def extents_of(
         there = discover(paths, layout=layout, pattern=pattern)
     else:
         with Line(remote) as line:
-            listed = matching(line, paths, pattern)
+            listed = listed_on(line, paths, pattern)
         there = list(listed)
     if clients is not None:
         refuse_unknown(clients, there)

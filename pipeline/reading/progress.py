@@ -68,7 +68,7 @@ def start_in(
     offset = int(known["offset"])
     path = follower.origin.path
     if known["id"] and follower.id != known["id"]:
-        _lost(
+        lost(
             OffsetBeyondEndError(
                 f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
                 f" its first one, {follower.first}",
@@ -79,7 +79,7 @@ def start_in(
         )
         return follower.first
     if offset < follower.first:
-        _lost(
+        lost(
             OffsetTooSmallError(
                 f"messages {offset} to {follower.first - 1} were deleted before the stream read them; set the option"
                 f" reader, so that retention waits for the stream, or {way_out} to continue",
@@ -91,7 +91,7 @@ def start_in(
         )
         return follower.first
     if offset > follower.end:
-        _lost(
+        lost(
             OffsetBeyondEndError(
                 f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
                 f" replaced; {way_out} to continue with new messages",
@@ -115,7 +115,7 @@ def advance(
     found = {name: entry(followers[name], end) for name, end in ends.items()}
     for name in sorted(start.keys() - found.keys()):
         if name not in followers:
-            _lost(_gone(name), fail=fail)
+            lost(_gone(name), fail=fail)
         found[name] = start[name]
     return dict(sorted(found.items()))
 
@@ -128,10 +128,10 @@ def still_there(follower: Follower | RemoteExtent | None, name: str, until: Mapp
         OffsetBeyondEndError: the journal was re-created.
     """
     if follower is None:
-        _lost(_gone(name), fail=fail)
+        lost(_gone(name), fail=fail)
         return False
     if until["id"] and follower.id != until["id"]:
-        _lost(
+        lost(
             OffsetBeyondEndError(
                 f"this journal was re-created since a batch up to {until['offset']} of it was planned; set"
                 " failOnDataLoss=false to continue without that batch",
@@ -150,7 +150,8 @@ def _gone(name: str) -> JournalNotFoundError:
     )
 
 
-def _lost(error: SejError, *, fail: bool) -> None:
+def lost(error: SejError, *, fail: bool) -> None:
+    """Raise an error about lost messages, or log it."""
     if fail:
         raise error
     _log.warning("%s", error)
@@ -159,7 +160,6 @@ def _lost(error: SejError, *, fail: bool) -> None:
 EARLIEST = -2
 LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
-_log = logging.getLogger("pipeline")
 
 
 def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option: str, rest: int) -> dict[str, int]:
@@ -222,28 +222,25 @@ def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: b
         return extent.end
     path = extent.origin.path
     if offset < extent.first and option == "startingOffsets":
-        if fail:
-            raise OffsetTooSmallError(
-                f"{option} requests message {offset}, which was deleted; start from {extent.first}, the first"
-                " existing message, or set failOnDataLoss=false",
-                first_available=extent.first,
-                path=path,
-                offset=offset,
-            )
-        _log.warning("%s: messages %d to %d were deleted and are left out", path, offset, extent.first - 1)
+        found: SejError = OffsetTooSmallError(
+            f"{option} requests message {offset}, which was deleted; start from {extent.first}, the first"
+            " existing message, or set failOnDataLoss=false",
+            first_available=extent.first,
+            path=path,
+            offset=offset,
+        )
+        lost(found, fail=fail)
     if offset > extent.end:
-        if fail:
-            raise OffsetBeyondEndError(
-                f"{option} requests offset {offset}, but the journal ends at {extent.end}; use latest, or set"
-                " failOnDataLoss=false",
-                path=path,
-                offset=offset,
-            )
-        _log.warning("%s: %s is %d, but the journal ends at %d", path, option, offset, extent.end)
+        found = OffsetBeyondEndError(
+            f"{option} requests offset {offset}, but the journal ends at {extent.end}; use latest, or set"
+            " failOnDataLoss=false",
+            path=path,
+            offset=offset,
+        )
+        lost(found, fail=fail)
     return min(max(offset, extent.first), extent.end)
 
 
-_log = logging.getLogger("pipeline")
 _Commits = list[tuple[str, Offset, int | None]]
 """Path, reader and offset; as a result, the offset is None if the journal was removed."""
 

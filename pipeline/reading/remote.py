@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from hub.errors import ReaderHeldError, UnavailableError
 from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
-from pipeline.options import OptionError
-from pipeline.reading.discovery import ID_BYTES, Origin, Slice
+from pipeline.reading.discovery import ID_BYTES, Origin, Slice, matching
 from sej.errors import JournalNotFoundError, TruncatedError
 from shard.names import split_name
 
@@ -174,12 +173,12 @@ class RemoteRoot:
         Raises:
             JournalNotFoundError: a name is not a journal, sharded journal or client.
         """
-        matching(self._line, self._names, None)
+        listed_on(self._line, self._names, None)
 
     def look(self) -> dict[str, RemoteExtent]:
         """Return the journals of the last list."""
         if time.monotonic() - self._looked_at >= _LOOK_S:
-            found = matching(self._line, self._names, self._pattern, may_be_empty=True)
+            found = listed_on(self._line, self._names, self._pattern, may_be_empty=True)
             self.followers = {
                 origin.name: RemoteExtent(origin, listed, self._remote) for origin, listed in found.items()
             }
@@ -280,7 +279,7 @@ def _source(name: str) -> Source:
     return Source(client_of(name), name.partition(".")[2])
 
 
-def matching(
+def listed_on(
     line: Line, names: Sequence[str], pattern: str | None, *, may_be_empty: bool = False
 ) -> dict[Origin, Listed]:
     """Return the requested journals on a hub.
@@ -297,8 +296,6 @@ def matching(
         OptionError: the pattern matches none.
         UnavailableError: the hub cannot be reached.
     """
-    from pipeline.reading.discovery import matcher
-
     clients = {client_of(name) for name in names}
     whose = next(iter(clients)) if len(clients) == 1 else ""
     there = {_origin(listed): listed for listed in line.ask(lambda client: client.journals(whose))}
@@ -313,15 +310,8 @@ def matching(
                 " which client ids the token allows"
             )
         chosen |= meant
-    if pattern is None:
-        return chosen
-    expression = matcher(pattern)
-    kept = {origin: listed for origin, listed in chosen.items() if expression.fullmatch(origin.name)}
-    if chosen and not kept and not may_be_empty:
-        raise OptionError(
-            f"pattern={pattern!r} matches none of {len(chosen)} journals; one of them is {min(chosen).name!r}"
-        )
-    return kept
+    kept = matching(pattern, {origin: origin.name for origin in chosen}, may_be_empty=may_be_empty)
+    return {origin: chosen[origin] for origin in kept}
 
 
 def _origin(listed: Listed) -> Origin:

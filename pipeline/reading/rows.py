@@ -9,11 +9,11 @@ import glob
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pipeline.columns import KESTREL, TEXTQUEUE
-from pipeline.options import OptionError
+from pipeline.options import EPOCH, OptionError
 from sej.errors import CorruptionError
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
@@ -76,7 +76,6 @@ def _text(data: bytes) -> str:
 Kind = Literal["kestrel", "libkestrel"]
 _Item = tuple[str, int | None, int | None, int | None, int | None, bytes]
 """State, id, times of adding and expiry in ms, errors, data."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = (2**63 - 1) // 10**6
 """The largest time of a message in a journal, in the year 2262: Kestrel's times may be much larger."""
 _log = logging.getLogger("pipeline")
@@ -217,7 +216,7 @@ def _judge(damage: Iterable[object], on_damage: str) -> None:
 
 
 def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else _EPOCH + timedelta(milliseconds=max(-_MOST_MS, min(ms, _MOST_MS)))
+    return None if ms is None else EPOCH + timedelta(milliseconds=max(-_MOST_MS, min(ms, _MOST_MS)))
 
 
 RowSource = TextEntries | KestrelItems

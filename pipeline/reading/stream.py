@@ -79,24 +79,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class _Read:
+    """What a query reads, in batch mode or as a stream."""
+
+    def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None) -> None:
+        self.paths = paths
+        self.options = options
+        self._parallelism = parallelism
+        self._schema = check_projection(schema, others=options["valueFormat"] is not None)
+        self._values = values_of(options)
+
+    def packed(self, parts: list[Slice], extents: Mapping[str, Extent | RemoteExtent]) -> list[InputPartition]:
+        """Return slices as partitions."""
+        least, most = self.options["minPartitions"], self.options["maxPartitions"]
+        return [
+            *map(InputPartition, pack(parts, extents, at_least=least, at_most=most, at_once=cores(self._parallelism)))
+        ]
+
+    def rows(
+        self, partition: InputPartition, since: int | None = None, until: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the partition of one task. Spark passes None if there are no partitions."""
+        how = task_options(self.options)._replace(since=since, until=until, values=self._values)
+        return read(partition.value or (), arrow_schema_of(self._schema), how)
+
+
 class SejReader(DataSourceReader):
     """Reads journals in batch mode: plans on the driver, reads in the tasks."""
 
     def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None = None) -> None:
         """Store the arguments; nothing is opened. parallelism: tasks at the same time, None: unknown."""
-        self._parallelism = parallelism
-        self._paths = paths
-        self._options = options
-        self._schema = check_projection(schema, others=options["valueFormat"] is not None)
-        self._values = values_of(options)
+        self._read = _Read(paths, options, schema, parallelism)
         self._chosen = Chosen()
 
     def partitions(self) -> list[InputPartition]:
         """Return the slices of each task; empty if there is nothing to read."""
-        options = self._options
+        options = self._read.options
         extents = list(
             extents_of(
-                self._paths,
+                self._read.paths,
                 Remote.of(options),
                 layout=options["layout"],
                 pattern=options["pattern"],
@@ -104,20 +125,12 @@ class SejReader(DataSourceReader):
                 chosen=self._chosen,
             )
         )
-        packed = pack(
-            slices(extents, options, self._chosen),
-            {extent.origin.name: extent for extent in extents},
-            at_least=options["minPartitions"],
-            at_most=options["maxPartitions"],
-            at_once=cores(self._parallelism),
-        )
-        return [InputPartition(part) for part in packed]
+        parts = slices(extents, options, self._chosen)
+        return self._read.packed(parts, {extent.origin.name: extent for extent in extents})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the partition of one task. Spark passes None if there are no partitions."""
-        how = task_options(self._options)
-        way = how._replace(since=self._chosen.since, until=self._chosen.until, values=self._values)
-        return read(partition.value or (), arrow_schema_of(self._schema), way)
+        """Read the partition of one task."""
+        return self._read.rows(partition, self._chosen.since, self._chosen.until)
 
 
 class FilteringSejReader(SejReader):
@@ -162,26 +175,10 @@ _GRACE_S: Final = 5
 class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches over growing journals, and reads them."""
 
-    def __init__(
-        self,
-        paths: list[str],
-        options: Options,
-        schema: StructType,
-        parallelism: int | None = None,
-    ) -> None:
-        """Store the arguments; nothing is opened.
-
-        Args:
-            paths: as passed to ``load``.
-            options: the options.
-            schema: the columns.
-            parallelism: how many tasks run at the same time; None: unknown.
-        """
-        self._parallelism = parallelism
-        self._paths = paths
+    def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None = None) -> None:
+        """Store the arguments; nothing is opened. parallelism: tasks at the same time, None: unknown."""
+        self._read = _Read(paths, options, schema, parallelism)
         self._options = options
-        self._schema = check_projection(schema, others=options["valueFormat"] is not None)
-        self._values = values_of(options)
         self._target: dict[str, int] | None = None
 
     @cached_property
@@ -189,9 +186,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         remote = Remote.of(options)
         if remote is not None:
-            return RemoteRoot(remote, self._paths, options["pattern"])
+            return RemoteRoot(remote, self._read.paths, options["pattern"])
         return Root(
-            self._paths,
+            self._read.paths,
             layout=options["layout"],
             pattern=options["pattern"],
             on_corruption=options["onCorruption"],
@@ -286,14 +283,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts.append(Slice(follower.origin, first, stop, size, follower.place(first), follower.id))
             if size > PARTITION_BYTES_MIN:
                 extents[name] = follower.extent()
-        packed = pack(
-            parts,
-            extents,
-            at_least=self._options["minPartitions"],
-            at_most=self._options["maxPartitions"],
-            at_once=cores(self._parallelism),
-        )
-        return [InputPartition(part) for part in packed]
+        return self._read.packed(parts, extents)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has finished everything up to end."""
@@ -336,8 +326,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task."""
-        how = task_options(self._options)._replace(values=self._values)
-        return read(partition.value or (), arrow_schema_of(self._schema), how)
+        return self._read.rows(partition)
 
 
 def _is_planner() -> bool:

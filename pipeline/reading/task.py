@@ -21,7 +21,9 @@ from pipeline.connection import Remote
 from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
+from pipeline.reading.conditions import OF_ORIGIN
 from pipeline.reading.discovery import Origin, Slice, short_id
+from pipeline.reading.progress import lost
 from pipeline.values import ValueFormat
 from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
@@ -121,9 +123,7 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
             try:
                 found = cursor.read_columns(min(rows_max, part.stop - cursor.due), **batches.wants)
             except OffsetTooSmallError as error:
-                if how.fail_on_data_loss:
-                    raise
-                _log.warning("%s", error)
+                lost(error, fail=how.fail_on_data_loss)
                 cursor.close()
                 cursor = _cursor(part, error.first_available, how, chunk_bytes)
                 continue
@@ -166,10 +166,7 @@ def _is_same(part: Slice, how: TaskOptions, why: str) -> bool:
         raise JournalNotFoundError(unseen(), path=part.origin.path)
     if not part.id or part.id == short_id(directory):
         return True
-    error = TruncatedError(why, path=part.origin.path, offset=part.start)
-    if how.fail_on_data_loss:
-        raise error
-    _log.warning("%s", error)
+    lost(TruncatedError(why, path=part.origin.path, offset=part.start), fail=how.fail_on_data_loss)
     return False
 
 
@@ -198,15 +195,11 @@ def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[p
                 if found.messages and (batch := _within(batches.batch(found, first), found, how)).num_rows:
                     yield batch
         except OffsetTooSmallError as error:
-            if how.fail_on_data_loss:
-                raise
-            _log.warning("%s", error)
+            lost(error, fail=how.fail_on_data_loss)
             due = error.first_available
             continue
         except TruncatedError as error:
-            if how.fail_on_data_loss:
-                raise
-            _log.warning("%s", error)
+            lost(error, fail=how.fail_on_data_loss)
             return
         if due < part.stop:
             if how.on_corruption == "skip" and remote.has(how.remote, part.origin, part.stop):
@@ -248,15 +241,13 @@ def _cursor(part: Slice, start: int, how: TaskOptions, chunk_bytes: int) -> Curs
 
 
 def _missing(part: Slice, due: int, how: TaskOptions) -> None:
-    error: SejError = TruncatedError(
+    error = TruncatedError(
         f"messages up to {part.stop - 1} existed when the read was planned, but the journal ends at {due}: it was"
         " truncated or replaced; read again; a Spark read may set failOnDataLoss=false instead",
         path=part.origin.path,
         offset=due,
     )
-    if how.fail_on_data_loss:
-        raise error
-    _log.warning("%s", error)
+    lost(error, fail=how.fail_on_data_loss)
 
 
 def _report(part: Slice, gaps: Sequence[Gap], how: TaskOptions) -> None:
@@ -287,7 +278,6 @@ def task_options(options: Options) -> TaskOptions:
 
 
 _NS_IN_US: Final = 1000
-_ORIGINS: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
 
 
 class Batches:
@@ -314,10 +304,10 @@ class Batches:
 
     def _column(self, name: str, found: Columns, first: int) -> pa.Array:
         count = found.messages
-        if name in _ORIGINS:
+        if name in OF_ORIGIN:
             known = self._constant.get(name)
             if known is None or len(known) < count:
-                value, kind = getattr(self._origin, _ORIGINS[name]), self._schema.field(name).type
+                value, kind = getattr(self._origin, OF_ORIGIN[name]), self._schema.field(name).type
                 known = self._constant[name] = _repeated(value, kind, max(count, 1024))
             return known[:count]
         if name == "offset":

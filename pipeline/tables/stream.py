@@ -24,7 +24,7 @@ from pipeline.reading.discovery import Origin, Slice
 from pipeline.reading.extents import Follower, Root
 from pipeline.reading.progress import start_in
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
-from pipeline.reading.task import TaskOptions, read
+from pipeline.reading.task import read
 from pipeline.tables.table import (
     PathLike,
     Place,
@@ -277,10 +277,7 @@ class Stream:
 
     def _round(self) -> Iterator[tuple[str, int, pa.RecordBatch | None]]:
         """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
-        way, chosen = self._way, self._chosen
-        how = TaskOptions(
-            way.on_corruption, True, way.verify, None, way.remote, chosen.since, chosen.until, values=way.values
-        )
+        how = self._way.task(self._chosen)
         followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
         taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
         if gone := self._next.keys() - taken.keys():

@@ -23,12 +23,12 @@ from pipeline.needs import needed
 from pipeline.options import VALUE_FORMATS, VALUE_MODES, Fields, OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Slice, discover, layout_of, matcher, name_several, roots_of
+from pipeline.reading.discovery import Slice, discover, layout_of, matching, name_several, roots_of
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.planning import extents_of, pack, refuse_unknown
 from pipeline.reading.remote import RemoteExtent
 from pipeline.reading.rows import RowSource, batches_of
-from pipeline.reading.task import TaskOptions, read
+from pipeline.reading.task import read
 from pipeline.schemas import kept_schema
 from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
 from pipeline.values import BAD, typed_columns, value_format
@@ -106,9 +106,7 @@ class Journals:
     def read(self, part: list[Slice], selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
         chosen, _ = chosen_of(selection)
-        way = self._way
-        bounds = chosen.since, chosen.until
-        how = TaskOptions(way.on_corruption, True, way.verify, None, way.remote, *bounds, _CHUNK_BYTES, way.values)
+        how = self._way.task(chosen)._replace(chunk_bytes=_CHUNK_BYTES)
         return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, selection: Selection) -> int | None:
@@ -172,15 +170,7 @@ class Rows:
         """Return None: only the rows themselves can be counted."""
 
     def _parts(self) -> list[tuple[str, str]]:
-        found = self._source.parts()
-        if self._pattern is None:
-            return found
-        expression = matcher(self._pattern)
-        chosen = [part for part in found if expression.fullmatch(part[1])]
-        if found and not chosen:
-            one = found[0][1]
-            raise OptionError(f"pattern={self._pattern!r} matches none of {len(found)}; one of them is {one!r}")
-        return chosen
+        return matching(self._pattern, {part: part[1] for part in self._source.parts()})
 
 
 Source = Journals | Rows

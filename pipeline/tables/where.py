@@ -10,7 +10,7 @@ import operator
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from pipeline.columns import ONE_SOURCE
 from pipeline.connection import Remote
-from pipeline.options import OptionError
-from pipeline.reading.conditions import EPOCH, Condition
+from pipeline.options import EPOCH, OptionError, ns_of
+from pipeline.reading.conditions import Chosen, Condition
+from pipeline.reading.task import TaskOptions
 from pipeline.values import ValueFormat
 from sej.checks import OFFSET
 from sej.cli.shared.units import Moment, parse_moment, parse_place
@@ -73,6 +74,11 @@ class ReadOptions(NamedTuple):
     remote: Remote | None = None
     values: ValueFormat | None = None
     columns: Mapping[str, str] = ONE_SOURCE
+
+    def task(self, chosen: Chosen) -> TaskOptions:
+        """Return how the chosen messages are read."""
+        bounds = chosen.since, chosen.until
+        return TaskOptions(self.on_corruption, True, self.verify, None, self.remote, *bounds, values=self.values)
 
 
 class Selection(NamedTuple):
@@ -128,9 +134,8 @@ def _place(name: str, given: object) -> int | Moment:
 def _ns(given: date) -> int:
     """Return nanoseconds since the epoch; a time without a zone is UTC."""
     moment = given if isinstance(given, datetime) else datetime.combine(given, clock())
-    since = (moment if moment.tzinfo is not None else moment.replace(tzinfo=EPOCH.tzinfo)) - EPOCH
     beyond = getattr(given, "nanosecond", 0)  # a timestamp of pandas has them
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * _US_NS + int(beyond)
+    return ns_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) + int(beyond)
 
 
 def conditions_of(where: Where | None, columns: Mapping[str, str]) -> list[Condition]:

@@ -192,7 +192,7 @@ def test_times_choose_the_offsets(spark: SparkSession, journal: Path) -> None:
 def test_pattern_chooses_directories(spark: SparkSession, hub_root: Path) -> None:
     assert load(spark, hub_root, pattern=r"berlin\.orders\..*").count() == 11
     assert load(spark, hub_root, pattern="*.orders.1.001").count() == 12
-    assert "matches none of 5 directories" in failure(load(spark, hub_root, pattern="paris.*"))
+    assert "matches none of 5 names" in failure(load(spark, hub_root, pattern="paris.*"))
 
 
 @pytest.mark.parametrize(

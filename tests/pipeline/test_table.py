@@ -355,7 +355,7 @@ def test_wrong_arguments_say_what_was_expected(journal: Path, hub_root: Path, tm
     assert "this is a file" in error(paths=tmp_path / "file")
     assert "no journal matches this glob" in error(paths=tmp_path / "none*")
     assert "unknown column 'source'" in error(columns=["source"])
-    assert "matches none of 5 directories" in error(paths=hub_root, pattern="paris.*")
+    assert "matches none of 5 names" in error(paths=hub_root, pattern="paris.*")
     assert "a path is passed twice" in error(paths=[journal, journal])
 
 
