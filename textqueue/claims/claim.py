@@ -282,7 +282,7 @@ class Claimer:
         failed here, if no other is free.
         """
         source = self._source
-        changed = Replaced("claim a message", source.path)
+        changed: Replaced | None = None
         while True:
             try:
                 with source.file as session:
@@ -305,6 +305,7 @@ class Claimer:
                 return None
             except MessageMovedError:
                 pass  # another program changed the file after the message was found
+            changed = changed or Replaced("claim a message", source.path)
             changed.again()
 
     def held_by(self, process: str) -> list[Claim]:
@@ -346,13 +347,13 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
+        if not self._source.file.ledger.claims:
+            return self._free(file, again=again)
         return self._abandoned(file, fresh=False) or self._free(file, again=again) or self._abandoned(file, fresh=True)
 
     def _abandoned(self, file: File, *, fresh: bool) -> _Found | None:
         """Find a message whose worker died, or whose lease has ended. fresh: look now which workers are alive."""
         ledger = self._source.file.ledger
-        if not ledger.claims:
-            return None
         dead = {owner for owner in ledger.owners if not self._is_alive(owner, fresh=fresh)}
         over = self._source.leases.over(ledger.leased)
         for position, record in sorted(ledger.claims.items()) if dead or over else ():

@@ -138,8 +138,11 @@ class QueueFile(TqFile):
                     break
                 lines.append((change.kind, position, digest(essence(new)), change.owner))
             done.append(new)
-        if self.alone and not self._write(writes):
-            self.alone = self._leased = whole = False
+        if self.alone and len(writes) >= _MANY:
+            self.alone = self._leased = whole = self._write_blocks(writes)
+        elif self.alone:
+            for at, data in writes:
+                self.file.write_at(data, at)
         if (lines and not self.log(lines, wrote=bool(writes), whole=whole)) or not whole:
             return None
         epoch = self.ledger.epoch
@@ -156,12 +159,8 @@ class QueueFile(TqFile):
             self.report(position, new, "collision", "the file was rewritten while this message was edited")
         return True
 
-    def _write(self, writes: list[tuple[int, bytes]]) -> bool:
+    def _write_blocks(self, writes: list[tuple[int, bytes]]) -> bool:
         """Write, near places together; return False if another process has taken the lease away."""
-        if len(writes) < _MANY:
-            for at, data in writes:
-                self.file.write_at(data, at)
-            return True
         writes.sort()
         begin = 0
         while begin < len(writes):
@@ -188,7 +187,7 @@ class QueueFile(TqFile):
         """
         file, before = self.file, self.status
         at, number = self.ledger.line_at, self.ledger.number
-        still = self._still and (self.alone or self._has_number(file))
+        still = self._still and (self.alone or at < 0 or self._has_number(file))
         if wrote:
             number += 1
             if at >= 0 and self.known and still:
@@ -216,7 +215,8 @@ class QueueFile(TqFile):
             self.status = status = file.status()
             token = status.inode, status.size, status.mtime_ns
             new = not ledger.epoch
-            self.known = token == begun if new else token == ledger.token and self._has_number(file)
+            same = token == (begun if new else ledger.token)
+            self.known = same and (new or ledger.line_at < 0 or self._has_number(file))
             self.busy = False
             if self.known:
                 return not (alone and ledger.late >= 0 and self.add_line())
@@ -224,10 +224,12 @@ class QueueFile(TqFile):
             if self.busy or looks == _LOOKS:  # another program changes the file all the time
                 return True
             looks += 1
-            end_file_lease(file)
             if new:
-                begun = begin(self, file)
-            elif reconcile(self, file, alone=alone):
+                begin(self, file, token)
+                begun = token
+                continue
+            end_file_lease(file)
+            if reconcile(self, file, alone=alone):
                 return False
 
     def add_line(self) -> bool:
@@ -310,5 +312,4 @@ class QueueFile(TqFile):
 
     def _has_number(self, file: File) -> bool:
         """Return whether the file has its last number: an old buffer may be saved within one tick of the clock."""
-        at = self.ledger.line_at
-        return at < 0 or file.read(DIGITS, at) == NUMBER % self.ledger.number
+        return file.read(DIGITS, self.ledger.line_at) == NUMBER % self.ledger.number

@@ -77,9 +77,8 @@ class _Message:
         self.raw[at : at + len(data)] = data
 
 
-def begin(queue: TqFile, file: File) -> Token:
-    """Begin a ledger, with the number and the claims that the file has; return the state before it was read."""
-    token = token_of(file.status())
+def begin(queue: TqFile, file: File, token: Token) -> None:
+    """Begin a ledger, with the number and the claims that the file has in a state."""
     found: list[Generation] = []
     claims: list[Record] = []
     for window in scan(file):
@@ -88,7 +87,6 @@ def begin(queue: TqFile, file: File) -> Token:
             if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
                 claims.append(Record(log.IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
     queue.ledger.start(claims, token, found[0] if found else Generation(-1, 0))
-    return token
 
 
 def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:

@@ -242,8 +242,11 @@ class Ledger:
             self._write(())
         assert self._file is not None
         state = b"%d %d %d" % token
-        texts = [_TEXT_OF % (kind, number, at, name, state, owner) for kind, at, name, owner in lines]
-        data = b"".join([_SEALED % (text, zlib.crc32(text)) for text in texts])
+        stored = []
+        for kind, at, name, owner in lines:
+            text = _TEXT_OF % (kind, number, at, name, state, owner)
+            stored.append(_SEALED % (text, zlib.crc32(text)))
+        data = b"".join(stored)
         self._file.write(data)
         self._read_to += len(data)
         for kind, at, name, owner in lines:
