@@ -451,7 +451,9 @@ class TextQueue:
             done = source.edit_many(places, marking(source, status, reason), what, claims if any(claims) else ())
             for message, place in zip(group, done, strict=True):
                 message.moved_to(*place)
-            source.delivered.forget_all([raw for _, raw, _ in places if raw[:1] == CONTROL_OF[MessageStatus.queued]])
+            for _, raw, _ in places:
+                if raw[:1] == CONTROL_OF[MessageStatus.queued]:
+                    source.delivered.forget(raw)
 
     def archive(
         self,

@@ -43,11 +43,6 @@ class Delivered:
         if len(self._marked) > _MARKED:
             self.settle()
 
-    def forget_all(self, raws: Iterable[bytes]) -> None:
-        """Remove many messages, which were marked."""
-        self._marked += raws
-        self.settle()
-
     def skips(self) -> Counter[int]:
         """Return the messages to skip in a new pass, by their hashes."""
         self.settle()

@@ -10,6 +10,7 @@ caller needs its text or variables: :func:`chunks`, :func:`whole`, :func:`value_
 
 from __future__ import annotations
 
+import itertools
 import re
 from binascii import hexlify
 from collections.abc import Iterator, Sequence
@@ -113,12 +114,10 @@ def value_of(raw: bytes) -> bytes:
         return raw[1:end] if raw[end - 1] != _RETURN else raw[1 : end - 1]
     if end < 0:
         return raw[1:]
-    lines: list[bytes] = []
-    for line in _lines(raw):
-        if lines and line[0] != CONTINUATION:
-            break
-        lines.append(_bare(line)[1:])
-    return b"\n".join(lines)
+    *lines, last = raw.split(b"\n")  # a last line without a newline keeps its carriage return
+    first, *more = [line.removesuffix(b"\r") for line in lines] + [last] * bool(last)
+    below = itertools.takewhile(lambda line: line[:1] == bytes([CONTINUATION]), more)
+    return b"\n".join([line[1:] for line in (first, *below)])
 
 
 def variables_of(raw: bytes) -> list[Variable]:
@@ -278,18 +277,6 @@ def encode(text: str | bytes) -> bytes:
 def decode(data: bytes) -> str:
     """Decode UTF-8. Bytes that are not UTF-8 become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
-
-
-def _lines(raw: bytes) -> list[bytes]:
-    lines = [line + b"\n" for line in raw.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return lines if lines[-1] else lines[:-1]
-
-
-def _bare(line: bytes) -> bytes:
-    if line.endswith(b"\n"):
-        return line[:-2] if line.endswith(b"\r\n") else line[:-1]
-    return line
 
 
 def _kind(raw: bytes) -> str:

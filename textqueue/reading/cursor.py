@@ -387,14 +387,13 @@ def follow(
     It ends after timeout seconds without a message, and soon after stop is set. After settle_s, a last line without a
     newline counts, without any event.
     """
-    watches: dict[str, Watch] = {}
+    watch: Watch | None = None
+    last = time.monotonic()
     try:
-        last = time.monotonic()
         while stop is None or not stop.is_set():
-            # Watch first, then read: a message that arrives in between ends the wait.
-            for name in directories():
-                if name not in watches:
-                    watches[name] = Watch(name)
+            # Watch first, then read: a message that arrives in between ends the wait. Other directories are polled.
+            names = directories()
+            watch = watch or Watch(next(iter(names)))
             found = get_next()
             if found is not None:
                 yield found
@@ -403,15 +402,11 @@ def follow(
             left = _ALONE_S if timeout is None else last + timeout - time.monotonic()
             if left <= 0:
                 return
-            pause = _ALONE_S if len(watches) == 1 and stop is None else _SHARED_S
-            first = next(iter(watches.values()), None)
-            if first is None or first.polling:
-                pause = _SHARED_S
-            if first is not None:
-                first.wait(min(pause, left, max(settle_s, _SHARED_S)))
-            if first is not None and first.polling:  # the directory was missing or was removed: watch it again
-                first.close()
-                del watches[first.directory]
+            pause = _ALONE_S if len(names) == 1 and stop is None and not watch.polling else _SHARED_S
+            watch.wait(min(pause, left, max(settle_s, _SHARED_S)))
+            if watch.polling:  # the directory was missing or was removed: watch it again
+                watch.close()
+                watch = None
     finally:
-        for watch in watches.values():
+        if watch is not None:
             watch.close()

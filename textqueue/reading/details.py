@@ -6,8 +6,10 @@ edited has no time of its own. It is at least as old as the last change of its f
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
@@ -40,23 +42,11 @@ class Detail(NamedTuple):
 
 def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
     """Yield the details of messages in their order. The messages of a file that has vanished are left out."""
-    file: _File | None = None
-    try:
-        for message in messages:
-            if file is None or file.source is not message.source:
-                if file is not None:
-                    file.close()
-                    file = None
-                try:
-                    file = _File(message.source)
-                except FileNotFoundError:  # an editor may be between two renames
-                    continue
-            name = digest(essence(message.raw))
-            holder, since_ns = file.claim(message, name)
-            yield Detail(message, file.line(message.position), max(now_ns - since_ns, 0) / 1e9, holder)
-    finally:
-        if file is not None:
-            file.close()
+    for source, group in itertools.groupby(messages, lambda message: message.source):
+        for file in _opened(source):
+            for message in group:
+                holder, since_ns = file.claim(message, digest(essence(message.raw)))
+                yield Detail(message, file.line(message.position), max(now_ns - since_ns, 0) / 1e9, holder)
 
 
 class Totals(NamedTuple):
@@ -72,11 +62,7 @@ def totals(sources: Iterable[Source], *, now_ns: int) -> Totals:
     counts = dict.fromkeys(MessageStatus, 0)
     claimed, oldest_ns = 0, now_ns + 1
     for source in sources:
-        try:
-            file = _File(source)
-        except FileNotFoundError:
-            continue
-        try:
+        for file in _opened(source):
             for position, data, epoch in pieces(source):
                 text = b"\n" + data
                 for control, status in STATUS_OF.items():
@@ -85,9 +71,13 @@ def totals(sources: Iterable[Source], *, now_ns: int) -> Totals:
                 for holder, since_ns in file.claims(position, data, epoch) if b"\n-" in text else ():
                     claimed += holder is not None
                     oldest_ns = min(oldest_ns, since_ns)
-        finally:
-            file.close()
     return Totals(counts, claimed, None if oldest_ns > now_ns else (now_ns - oldest_ns) / 1e9)
+
+
+def _opened(source: Source) -> Iterator[_File]:
+    """Yield the file of a source, unless an editor is between two renames."""
+    with suppress(FileNotFoundError), closing(_File(source)) as file:
+        yield file
 
 
 class _File:
