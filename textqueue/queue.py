@@ -531,15 +531,12 @@ class TextQueue:
                 source.sync()
 
     def __enter__(self) -> Self:
-        """Return the queue."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def __repr__(self) -> str:
-        """Return the class name and the files."""
         return f"TextQueue({', '.join(source.path for source in self._inputs.sources)})"
 
     def _append(self, entries: Sequence[New], status: MessageStatus) -> list[Message]:

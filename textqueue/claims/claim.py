@@ -214,7 +214,6 @@ class Claiming:
     """What ``TextQueue.claim`` returns: a context manager that takes a claim and ends it."""
 
     def __init__(self, take: Callable[[], Claim | None]) -> None:
-        """Store what claims a message; nothing is claimed yet."""
         self._take = take
         self._claim: Claim | None = None
 
@@ -264,7 +263,6 @@ class Claimer:
     """Finds the next free message of one file, without reading the done ones each time."""
 
     def __init__(self, source: Source) -> None:
-        """Create a claimer; nothing is read yet."""
         self._source = source
         self._epoch = -1
         self._returns = self._reading = 0

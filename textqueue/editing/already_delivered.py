@@ -24,7 +24,6 @@ class Delivered:
     """The messages that were delivered and not marked since."""
 
     def __init__(self) -> None:
-        """Begin without messages."""
         self.pending: list[bytes] = []  # the bytes of delivered messages that are not counted yet
         self._marked: list[bytes] = []  # the bytes of messages that were marked since
         self._counts: Counter[int] = Counter()

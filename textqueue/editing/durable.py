@@ -81,7 +81,6 @@ class Durable:
     """The state that was synced last, which is used under the queue's lock."""
 
     def __init__(self) -> None:
-        """Begin without a sync."""
         self._known: _Known | None = None
 
     def doubt(self, file: File, token: Token, ledger: Ledger, *, known: bool) -> UnsyncedBytes:

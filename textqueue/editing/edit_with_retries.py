@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from sej.system.disk import File
+from sej.system.disk import File, read_small
 from sej.system.locks import end_file_lease
 from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
@@ -25,7 +25,7 @@ from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_her
 from textqueue.format.parser import digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
 from textqueue.ledger.log import EMPTY, ENDED, FAILED
-from textqueue.ledger.sidecar import InTransit, real_path
+from textqueue.ledger.sidecar import INTENT_BYTES, read_intent, real_path
 
 
 class ClaimLostError(MessageMovedError):
@@ -51,7 +51,6 @@ class Replaced:
     """How often other programs replaced the file during one edit."""
 
     def __init__(self, what: str, path: str) -> None:
-        """Begin an edit; ``what`` names it in the error."""
         self._what = what
         self._path = path
         self._times = 0
@@ -83,14 +82,14 @@ class Source:
     """
 
     def __init__(self, path: str, options: Options) -> None:
-        """Create a source; no file is opened."""
         self.path = path
         self.file = QueueFile(path, options)
         self.delivered = Delivered()
         self.growing = False
         self.settle_s, self._clock = options.settle_s, options.clock
         self.leases = Leases(options.clock)
-        self._in_transit = InTransit(options.disk)
+        self._intent: bytes | None = None  # the file of the open drain when its messages were read
+        self._in_transit: frozenset[bytes] = frozenset()
         self._durable = Durable()
 
     # Reading
@@ -124,7 +123,13 @@ class Source:
 
     def in_transit(self, raw: bytes) -> bool:
         """Return whether a message is in an open drain. If its owner has died, the next drain decides about it."""
-        return self._in_transit.has(self.file.guard.path(".drain"), raw)
+        disk, path, data = self.file.disk, self.file.guard.path(".drain"), None
+        with suppress(FileNotFoundError):
+            data = read_small(disk, path, INTENT_BYTES)
+        if data != self._intent:  # two notes within a tick of the clock may have one inode, size and time
+            self._in_transit = frozenset(map(essence, read_intent(disk, path).raws))
+            self._intent = data
+        return bool(self._in_transit) and essence(raw) in self._in_transit
 
     def is_copy(self, position: int, raw: bytes) -> bool:
         """Return whether the claim in the mutex of a message is free: a copy by a user, or a claim that has ended.

@@ -58,7 +58,6 @@ class ReadAhead:
     """Reads a file in blocks, for many messages in its order. The file must not change."""
 
     def __init__(self, file: Readable) -> None:
-        """Begin without a block."""
         self._file, self._start, self._data = file, 0, b""
 
     def read(self, size: int, position: int) -> bytes:

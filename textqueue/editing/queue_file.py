@@ -63,7 +63,6 @@ class QueueFile(TqFile):
     status: Status
 
     def __init__(self, path: str, options: Options) -> None:
-        """Create the object; no file is opened."""
         super().__init__(path, options)
         self.thread = 0  # the one that has the session; 0: none
         self.alone = False  # whether this process has the file lease, so that no other process can open the file
@@ -98,7 +97,6 @@ class QueueFile(TqFile):
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Close the file, and release the lock."""
         try:
             if self._open:
                 self._open = False

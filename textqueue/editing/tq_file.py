@@ -71,7 +71,6 @@ class TqFile:
     """One ``.tq`` file, its lock, its ledger, and the lock between threads that protects this object."""
 
     def __init__(self, path: str, options: Options) -> None:
-        """Take the path as the caller passed it; no file is opened."""
         self.path, self.options, self.disk = path, options, options.disk
         self.guard = Guard(path, disk=self.disk, queue=path)
         self.threads = self.guard.threads

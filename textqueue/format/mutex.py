@@ -172,7 +172,6 @@ class Leases:
     """Writes and reads deadlines. Tests move its clock."""
 
     def __init__(self, clock: Clock) -> None:
-        """Take the clock."""
         self._clock = clock
         self._boot = b""
 

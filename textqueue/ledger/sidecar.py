@@ -36,12 +36,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import Disk, File, read_small
+from sej.system.disk import Disk, File
 from sej.system.locks import is_current
 from sej.system.paths import absolute_name
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.errors import FileInUseError, TextQueueError
-from textqueue.format.parser import decode, encode, essence
+from textqueue.format.parser import decode, encode
 
 _LOCK: Final = ".lck"
 
@@ -199,7 +199,6 @@ class Guard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Unlock."""
         try:
             if self._depth == 1:
                 self._locked = False
@@ -249,7 +248,7 @@ class Guard:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
 
-_INTENT_BYTES: Final = 1 << 30
+INTENT_BYTES: Final = 1 << 30
 """The largest intent. JSON needs up to six characters for each byte of a message."""
 
 
@@ -270,9 +269,9 @@ def write_intent(disk: Disk, path: str, intent: Intent, queue: str) -> None:
     fields["owners"] = [decode(owner) for owner in intent.owners]
     fields["keys"] = None if intent.keys is None else [decode(key) for key in intent.keys]
     data = seal(path, fields)
-    if len(data) > _INTENT_BYTES:
+    if len(data) > INTENT_BYTES:
         raise TextQueueError(
-            f"a batch must be at most {_INTENT_BYTES} bytes, got {len(data)} bytes in {len(intent.raws)} messages:"
+            f"a batch must be at most {INTENT_BYTES} bytes, got {len(data)} bytes in {len(intent.raws)} messages:"
             " drain fewer messages at a time, with batch=",
             path=path,
         )
@@ -286,7 +285,7 @@ def read_intent(disk: Disk, path: str) -> Intent:
         path,
         "the note of an interrupted drain",
         "compare the end of the journal with the queue, mark what is in the journal, then remove this file",
-        max_bytes=_INTENT_BYTES,
+        max_bytes=INTENT_BYTES,
         error=TextQueueError,
     )
     if (fields := file.load()) is None:
@@ -296,24 +295,3 @@ def read_intent(disk: Disk, path: str) -> Intent:
         raws, owners = (list(map(encode, fields[name])) for name in ("messages", "owners"))
         keys = None if fields["keys"] is None else list(map(encode, fields["keys"]))
         return Intent(str(fields["producer"]), whole(fields["number"]), raws, owners, keys)
-
-
-class InTransit:
-    """The messages in the open drain of a queue. The file is read for each answer, and parsed if it has changed."""
-
-    def __init__(self, disk: Disk) -> None:
-        """Take the disk; nothing is read yet."""
-        self._disk = disk
-        self._data: bytes | None = None
-        self._names: frozenset[bytes] = frozenset()
-
-    def has(self, path: str, raw: bytes) -> bool:
-        """Return whether a message is in the batch of an open intent."""
-        try:
-            data = read_small(self._disk, path, _INTENT_BYTES)
-        except FileNotFoundError:
-            data = None
-        if data != self._data:  # two notes within a tick of the clock may have one inode, size and time
-            self._names = frozenset(map(essence, read_intent(self._disk, path).raws))
-            self._data = data
-        return bool(self._names) and essence(raw) in self._names

@@ -258,7 +258,6 @@ class Cursor:
     """Delivers the queued messages of one file, each once, without those that another process has claimed."""
 
     def __init__(self, source: Source) -> None:
-        """Start before the first message."""
         self._source = source
         self._clean: Token | None = None  # the file when a pass from start to end found nothing
         self.ready: Iterator[Message] = iter(())  # the rest of the current window
