@@ -15,8 +15,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import ssl
-import tempfile
 from base64 import b64decode
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +72,9 @@ def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key:
     require(ca=(ca, optional(PATH)), certificate=(certificate, optional(PATH)), key=(key, optional(PATH)))
     if (certificate is None) != (key is None):
         raise ValueError("a certificate needs its private key, and a key its certificate; pass both")
+    import ssl  # with tempfile a twentieth of the time of a short command that only imports this module
+    import tempfile
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_ciphers("DEFAULT@SECLEVEL=0")  # gRPC decides which key sizes are accepted
     if ca is not None:

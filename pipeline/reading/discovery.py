@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 from hub.naming import is_root
 from pipeline.options import OptionError
 from pipeline.paths import local_path
-from sej.errors import JournalNotFoundError, NotAJournalError
+from sej.errors import JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import Directory, is_journal, journals_in
 from sej.journal.identity import journal_id
 from sej.journal.segment import Place
@@ -26,6 +27,8 @@ from sej.system.disk import OS
 from sej.system.paths import absolute_path
 from shard.names import RECORDS_DIR
 from shard.trees import Found, Layout, entry, existing, find, recognize
+
+_log = logging.getLogger("pipeline")
 
 
 def discover(
@@ -205,6 +208,13 @@ class Slice(NamedTuple):
     size: int
     place: Place | None = None
     id: str = ""
+
+
+def lost(error: SejError, *, fail: bool) -> None:
+    """Raise an error about lost messages, or log it."""
+    if fail:
+        raise error
+    _log.warning("%s", error)
 
 
 def short_id(directory: Directory) -> str:

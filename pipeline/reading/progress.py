@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.options import OptionError, Options
 from pipeline.reading.conditions import Chosen
-from pipeline.reading.discovery import Origin, Slice
+from pipeline.reading.discovery import Origin, Slice, lost
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.remote import RemoteExtent
 from sej.errors import (
@@ -148,13 +148,6 @@ def _gone(name: str) -> JournalNotFoundError:
     return JournalNotFoundError(
         f"the stream reads directory {name!r}, which was removed; set failOnDataLoss=false to continue without it"
     )
-
-
-def lost(error: SejError, *, fail: bool) -> None:
-    """Raise an error about lost messages, or log it."""
-    if fail:
-        raise error
-    _log.warning("%s", error)
 
 
 EARLIEST = -2

@@ -22,8 +22,7 @@ from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
 from pipeline.reading.conditions import OF_ORIGIN
-from pipeline.reading.discovery import Origin, Slice, short_id
-from pipeline.reading.progress import lost
+from pipeline.reading.discovery import Origin, Slice, lost, short_id
 from pipeline.values import ValueFormat
 from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
