@@ -68,7 +68,7 @@ from sej.queue.log.timetable import Timetable, Turn
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
-_FEW_BYTES: Final = records.RECORD_SIZE * 8
+_FEW_BYTES: Final = records.RECORD_SIZE * 4
 LIMITED: Final = 2
 """In ORDER: kinds of items are limited."""
 _LEASE, _DONE = records.LEASE.number, records.DONE.number
