@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -35,7 +35,6 @@ from textqueue.commands.opening import (
 from textqueue.editing.message import Message
 from textqueue.format.grammar import CONTROLS, MessageStatus
 from textqueue.format.parser import plan_of
-from textqueue.queue import TextQueue
 from textqueue.reading.details import Detail, details, totals
 
 _ALL: Final = "all"
@@ -241,36 +240,22 @@ def watch(path: Path, json: bool, once: bool, interval: float) -> None:
     table = not json and sys.stdout.isatty() and not once
     with opened(path) as queue, _screen() if table else nullcontext() as screen:
         while True:
-            sample = _look(queue)
-            if screen is None:
-                _print(sample, json=json)
-                report(queue.conflicts)
+            now = time.time_ns()
+            found = list(details(queue.messages(_WATCHED), now_ns=now))
+            by_status = Counter(one.message.status for one in found)
+            counts = {status.name: by_status[status] for status in _WATCHED}
+            counts["claimed"] = sum(one.holder is not None for one in found)
+            if screen is not None:
+                screen.update(_table(path, now, counts, found, screen.console), refresh=True)
             else:
-                screen.update(_table(path, sample, screen.console), refresh=True)
+                if json:
+                    print_json({"time": iso_time(now), "time_ns": now, **counts})
+                else:
+                    print_line(iso_time(now) or "-", *(f"{name}={count}" for name, count in counts.items()))
+                sys.stdout.flush()
+                report(queue.conflicts)
             if once or not wait(max(interval, _INTERVAL_MIN_S)):
                 return
-
-
-class _Sample(NamedTuple):
-    time_ns: int
-    counts: dict[str, int]
-    messages: list[Detail]
-
-
-def _look(queue: TextQueue) -> _Sample:
-    now = time.time_ns()
-    found = list(details(queue.messages(_WATCHED), now_ns=now))
-    counts = Counter(one.message.status for one in found)
-    named = {status.name: counts[status] for status in _WATCHED}
-    return _Sample(now, named | {"claimed": sum(one.holder is not None for one in found)}, found)
-
-
-def _print(sample: _Sample, *, json: bool) -> None:
-    if json:
-        print_json({"time": iso_time(sample.time_ns), "time_ns": sample.time_ns, **sample.counts})
-    else:
-        print_line(iso_time(sample.time_ns) or "-", *(f"{name}={count}" for name, count in sample.counts.items()))
-    sys.stdout.flush()
 
 
 @contextmanager
@@ -282,20 +267,19 @@ def _screen() -> Iterator[Live]:
         yield live
 
 
-def _table(path: Path, sample: _Sample, console: Console) -> Table:
+def _table(path: Path, now_ns: int, counted: dict[str, int], messages: list[Detail], console: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    now_ns = sample.time_ns
     order = {MessageStatus.queued: 1, MessageStatus.critical: 2, MessageStatus.cleared: 3}
-    rows = [one for one in sample.messages if one.message.status is not MessageStatus.cleared]
+    rows = [one for one in messages if one.message.status is not MessageStatus.cleared]
     rows.sort(
         key=lambda one: (0 if one.holder else order[one.message.status], _is_later(one, now_ns), *_urgency(one.message))
     )
-    rows += [one for one in reversed(sample.messages) if one.message.status is MessageStatus.cleared]
+    rows += [one for one in reversed(messages) if one.message.status is MessageStatus.cleared]
     lines = max(console.height - _CHROME_LINES, 1)
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
-    counts = ", ".join(f"{count:,} {name}" for name, count in sample.counts.items())
+    counts = ", ".join(f"{count:,} {name}" for name, count in counted.items())
     table = Table(caption=f"{counts}{hidden}; q ends", expand=True, title=Text(str(path)))
     narrow = console.width < _NARROW
     for name in ("line", "status") if narrow else ("message", "line", "status", "age"):

@@ -23,7 +23,6 @@ from textqueue.commands.opening import (
     SETTLE_S,
     JournalsLike,
     are_names,
-    directories,
     name_of,
     named,
     note_if_foreign,
@@ -297,7 +296,7 @@ def claim(
         raise click.UsageError("--all needs a program, as in `sej tq claim --all jobs.tq -- ./work`")
     taken, failed = 0, 0
     with opened(path) as queue, journals.until_reader_leaves():
-        for held in _claims(queue, path, None if command else shell(), timeout, lease):
+        for held in _claims(queue, None if command else shell(), timeout, lease):
             taken += 1
             if not command:
                 show(held.message, path, json=json)
@@ -311,14 +310,12 @@ def claim(
         raise SystemExit(Exit.WRONG if taken else Exit.MISSING)
 
 
-def _claims(
-    queue: TextQueue, path: Path, owner: str | None, timeout: float | None, lease: float | None
-) -> Iterator[Claim]:
+def _claims(queue: TextQueue, owner: str | None, timeout: float | None, lease: float | None) -> Iterator[Claim]:
     """Yield claims. A message that has no retries is claimed again after a failure, but yielded once."""
     attempts: set[tuple[str, int, str, str | None]] = set()
     waiting = follow(
         lambda: queue.take(owner, lease_s=lease),
-        lambda: directories(queue, path),
+        lambda: queue._inputs.directories,
         timeout=timeout or 0.0,
         settle_s=SETTLE_S,
         stop=None,

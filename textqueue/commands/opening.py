@@ -208,12 +208,6 @@ def shell() -> str:
     return f"{parent}@{process_host()}/{process_start(parent)}"
 
 
-def directories(queue: TextQueue, path: Path) -> set[str]:
-    """Return the directories in which a change may be a new message."""
-    own = path if path.is_dir() else path.parent
-    return {os.fspath(own), *(os.path.dirname(os.path.realpath(file)) for file in queue.input_files)}
-
-
 NAMES: Final = click.argument("names", metavar="[MESSAGE]...", nargs=-1)
 _NAME: Final = re.compile(r"(?:.*:)?\d+:[0-9a-f]{8}")
 _HASH_LEAST: Final = 4

@@ -106,6 +106,21 @@ def runs(file: File) -> Iterator[list[Part]]:
         yield run
 
 
+def _pieces(file: File, choose: Callable[[Part], str | None]) -> tuple[dict[str, list[Part]], dict[str, int]]:
+    """Return what to move to each file, and the number of messages in it. A comment is moved with its messages."""
+    pieces: dict[str, list[Part]] = {}
+    counts: dict[str, int] = {}
+    for run in runs(file):
+        chosen = {part.position: choose(part) for part in run if not part.is_comment}
+        together = next(iter(chosen.values())) if len(set(chosen.values())) == 1 else None
+        for part in run:
+            target = chosen.get(part.position, together)
+            if target is not None:
+                pieces.setdefault(target, []).append(part)
+                counts[target] = counts.get(target, 0) + (not part.is_comment)
+    return pieces, counts
+
+
 def write_rest(session: QueueFile, temporary: str, parts: Sequence[Part]) -> Token:
     """Write what remains without some parts into the temporary file, and return its state."""
     ledger, gone = session.ledger, _spans(parts)
@@ -178,11 +193,12 @@ def _archive(source: Source, session: QueueFile, target: str, controls: Collecti
     temporary, note = session.guard.path(".tmp"), session.guard.path(".archive")
     end_file_lease(session.file)
     _undo(disk, note)
-    moved = _moved(session.file, controls)
-    if not moved:
+    pieces, counts = _pieces(session.file, lambda part: target if part.raw[0] in controls else None)
+    if not pieces:
         return 0
     if session.add_line():  # so that a buffer of an editor that is open names its state
         return None
+    moved = pieces[target]
     data = b"".join(_ended(raw) for _, raw in moved)
     rest = write_rest(session, temporary, moved)
     with _locked(disk, target, source.path) as archive:
@@ -195,17 +211,7 @@ def _archive(source: Source, session: QueueFile, target: str, controls: Collecti
             return None
         disk.unlink(note)
         disk.unlink(_incoming(target))
-    return sum(not part.is_comment for part in moved)
-
-
-def _moved(file: File, controls: Collection[int]) -> list[Part]:
-    """Return what to move."""
-    moved: list[Part] = []
-    for run in runs(file):
-        messages = [part for part in run if not part.is_comment]
-        ends = bool(messages) and all(part.raw[0] in controls for part in messages)
-        moved += [part for part in run if part.raw[0] in controls or (part.is_comment and ends)]
-    return moved
+    return counts[target]
 
 
 class _Run(NamedTuple):
@@ -341,7 +347,7 @@ def _split(source: Source, session: QueueFile, choose: Callable[[Part], str | No
     end_file_lease(file)
     rest, note = sidecar_path(source.file.guard.real_path, ".rest"), sidecar_path(source.file.guard.real_path, ".split")
     _complete(disk, rest, note)
-    pieces, counts = _pieces(source, file, choose)
+    pieces, counts = _pieces(file, lambda part: None if _is_held(source, part) else choose(part))
     pieces = {absolute_path(target): parts for target, parts in pieces.items()}
     for target in pieces:
         require_outside_journals(disk, target)
@@ -378,28 +384,6 @@ def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], tempora
                 new.write(_ended(raw))
     for directory in {os.path.dirname(target) or "." for target in pieces}:
         disk.sync_dir(directory)  # after step 3, these files have the only copy of their messages
-
-
-def _pieces(
-    source: Source, file: File, choose: Callable[[Part], str | None]
-) -> tuple[dict[str, list[Part]], dict[str, int]]:
-    """Return what to move to each new file, and the number of messages in it."""
-    pieces: dict[str, list[Part]] = {}
-    counts: dict[str, int] = {}
-    for run in runs(file):
-        chosen: dict[int, str | None] = {}
-        for part in run:
-            if not part.is_comment:
-                target = chosen[part.position] = None if _is_held(source, part) else choose(part)
-                if target is not None:
-                    counts[target] = counts.get(target, 0) + 1
-        targets = set(chosen.values())
-        together = targets.pop() if len(targets) == 1 else None
-        for part in run:
-            target = chosen.get(part.position, together)
-            if target is not None:
-                pieces.setdefault(target, []).append(part)
-    return pieces, counts
 
 
 def _is_held(source: Source, part: Part) -> bool:
