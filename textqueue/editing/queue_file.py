@@ -222,12 +222,11 @@ class QueueFile(TqFile):
             if self.busy or looks == _LOOKS:  # another program changes the file all the time
                 return True
             looks += 1
+            end_file_lease(file)
             if new:
                 begin(self, file, token)
                 begun = token
-                continue
-            end_file_lease(file)
-            if reconcile(self, file, alone=alone):
+            elif reconcile(self, file, alone=alone):
                 return False
 
     def add_line(self) -> bool:
