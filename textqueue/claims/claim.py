@@ -292,7 +292,7 @@ class Claimer:
                     if session.known and session.still():  # otherwise another program is writing
                         if found is None:
                             return None
-                        if session.add_line():
+                        if session.ledger.line_at < 0 and session.add_line():
                             continue
                         if found.abandoned and _used_up(found.place.raw):
                             if self._give_up(session, found):
@@ -397,16 +397,16 @@ class Claimer:
                 match = ENTRY.match(data, at)
                 assert match is not None
                 raw, place = match.group(), window.position + at
+                holder = holder_of(raw)  # of a process that died, or has it; or it is a copy of a claimed message
                 if place in self.deferred:
                     passed = False
-                elif place in claims or self._is_taken(place, raw):
+                elif place in claims or (holder and self._is_taken(holder, place, raw)):
                     pass
                 elif self._source.is_waiting(place, raw):
                     passed = False
                 else:
                     if passed:
                         self._low = place
-                    holder = holder_of(raw)  # of a process that died; or it is a copy of a claimed message
                     died = bool(holder) and not is_alive(holder)
                     return _Found(Place(place, raw, self._epoch), _DIED if died else "")
                 at = data.find(b"\n-", match.end() - 1) + 1
@@ -420,13 +420,10 @@ class Claimer:
             size = min(size * 4, FIRST_WINDOW)
             end_file_lease_if_waited_for(file)
 
-    def _is_taken(self, position: int, raw: bytes) -> bool:
+    def _is_taken(self, holder: bytes, position: int, raw: bytes) -> bool:
         """Return whether the claim in a mutex counts, although the ledger has none at the position."""
-        holder, source = holder_of(raw), self._source
-        if not holder:
-            return False
-        alive = is_alive(holder)
-        return (alive and not source.is_copy(position, raw)) or source.in_transit(raw)
+        source = self._source
+        return (is_alive(holder) and not source.is_copy(position, raw)) or source.in_transit(raw)
 
     def _give_up(self, session: QueueFile, found: _Found) -> bool:
         source = self._source

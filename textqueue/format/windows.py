@@ -46,10 +46,10 @@ def unknown(token: Token) -> Token:
     return 0, token[1], token[2]
 
 
-def read_window(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
+def read_window(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool] | None = None) -> Window:
     """Read the whole chunks that begin at a position, in size bytes, or more for one chunk.
 
-    settled: returns whether the last entry of the file, with its position and its bytes, is complete.
+    settled: returns whether the last entry of the file, with its position and its bytes, is complete; None: it is.
     """
     while True:
         data = file.read(size, position)
@@ -58,7 +58,7 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[int,
             size -= len(BOM)
         if len(data) < size:  # the end of the file
             end = whole(data)
-            if not data or settled(position + end, data[end:]):
+            if not data or settled is None or settled(position + end, data[end:]):
                 return Window(position, data, True, 0)
             return Window(position, data[:end], True, len(data) - end)
         end = whole(data)
@@ -110,7 +110,7 @@ def scan(file: File) -> Iterator[Window]:
     position = 0
     while True:
         end_file_lease_if_waited_for(file)
-        window = read_window(file, position, FIRST_WINDOW, settled=lambda _, __: True)
+        window = read_window(file, position, FIRST_WINDOW)
         yield window
         if window.at_end:
             return
