@@ -40,7 +40,8 @@ def archive() -> None:
 @click.option("--to", help="A directory, or a URL as s3://bucket/path, gs:// or az://; default: as before.")
 @click.option("--keep", type=SIZE, default="0", show_default=True, help="Leave so many bytes in the journal.")
 @click.option("--accept-gaps", is_flag=True, help="Record messages that were deleted before as a gap.")
-def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: bool) -> None:
+@click.option("--compress", is_flag=True, help="Compress what is moved with gzip; readers use more time.")
+def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: bool, compress: bool) -> None:
     """Move the messages of complete segments; those that a reader needs stay in the journal too.
 
     Each run moves what is new. `sej clean` waits for the reader `cold-tier`, which this command is. The Go SEJ
@@ -51,7 +52,7 @@ def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: boo
     from sej.reading.archiving import archive as run
 
     for directory in journals:
-        moved = run(directory, to, keep_bytes=keep, accept_gaps=accept_gaps)
+        moved = run(directory, to, keep_bytes=keep, accept_gaps=accept_gaps, compress=compress)
         removed = counted(len(moved.removed), "segment")
         click.echo(f"{directory}: {counted(moved.messages, 'message')} moved, {removed} removed here")
 
@@ -72,7 +73,7 @@ def list_(directory: Path, json: bool) -> None:
             click.echo(jsonlib.dumps({**listed._asdict(), "address": each.address}))
         else:
             count = listed.next_offset - listed.first_offset
-            click.echo(f"{listed.first_offset:>20} {count:>12} {human_size(listed.size):>10}  {each.address}")
+            click.echo(f"{listed.first_offset:>20} {count:>12} {human_size(listed.stored_size):>10}  {each.address}")
 
 
 @archive.command()

@@ -4,32 +4,33 @@
 
     {"address": "s3://bucket/orders/0f1e…", "objects": [[first_offset, next_offset, size, crc32c, newest_timestamp], …]}
 
-An object is a segment: encoded messages with consecutive offsets. Objects are listed by offset, do not overlap, and
-are never changed once they are listed. One is listed after its bytes were written, read back and compared. Only then
+An object is a segment: encoded messages with consecutive offsets. If it is compressed with gzip, its row has its own
+size as a sixth number; size and CRC32C are those of the segment. Objects are listed by offset, do not overlap, and are
+never changed once they are listed. One is listed after its bytes were written, read back and compared. Only then
 the reader ``cold-tier`` is past its messages, and retention waits for that reader. So each message is in ``jnl/``, in
 the tier, or in both; a reader that lists ``jnl/`` first and the tier afterwards finds it, and ``jnl/`` takes
 precedence.
 
-A reader compares the size and the CRC32C of an object with this list before it reads a message of it. An object of a
-store is copied to a file for that. The original does not know the tier.
+A reader compares the size and the CRC32C of an object with this list before it reads a message of it. An object that
+is in a store or compressed is copied to a file for that. The original does not know the tier.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory, Segment
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, open_existing
+from sej.system.disk import Disk, File, open_existing
 from sej.system.sealed import SealedFile, whole
 
 READER: Final = "cold-tier"
@@ -38,22 +39,32 @@ _READ_BYTES: Final = 1 << 20
 _COPIES: Final = 4
 """Copies of objects that a process keeps, about a segment each; open files survive their removal."""
 _LIST_BYTES: Final = 1 << 28
+_GZIP: Final = 31  # zlib's number for the largest window, with gzip's header and trailer
 _WAY_OUT: Final = "put it back from a copy of the tier; `sej archive verify` checks all objects"
 
 
 class Listed(NamedTuple):
-    """What the list says about an object: its messages, its bytes, and the newest time of a message, ns."""
+    """What the list says about an object: its messages, its bytes, and the newest time of a message, ns.
+
+    ``size`` and ``crc32c`` are those of the segment. ``packed_size`` is that of its gzip; 0: it is not compressed.
+    """
 
     first_offset: int
     next_offset: int
     size: int
     crc32c: int
     newest_timestamp: int
+    packed_size: int = 0
 
     @property
     def name(self) -> str:
         """The object's name, that of a segment."""
-        return f"{self.first_offset:016x}.jnl"
+        return f"{self.first_offset:016x}.jnl{'.gz' if self.packed_size else ''}"
+
+    @property
+    def stored_size(self) -> int:
+        """The object's size."""
+        return self.packed_size or self.size
 
 
 class Archived(Segment):
@@ -68,7 +79,7 @@ class Archived(Segment):
         return f"{self.tier.address}/{self.listed.name}"
 
     def fetch(self) -> None:
-        """Copy the object if it is in a store, and check the file, unless this process has done it before.
+        """Copy the object if it is in a store or compressed, and check the file, unless this process has done so.
 
         Raises:
             CorruptionError: the object is missing, or not the one that is listed.
@@ -78,7 +89,7 @@ class Archived(Segment):
 
 
 def fetched(segment: Segment) -> str:
-    """Return the path of a segment's file; one of the tier is checked, and copied if it is in a store.
+    """Return the path of a segment's file; one of the tier is checked, and copied if need be.
 
     Raises:
         CorruptionError: the object is missing, or not the one that is listed.
@@ -138,7 +149,7 @@ class Tier:
         """Return the objects as segments."""
         found: list[Segment] = []
         for listed in self.objects:
-            segment = Archived(listed.first_offset, self._store.path(listed.name))
+            segment = Archived(listed.first_offset, self._path(listed))
             segment.listed, segment.tier = listed, self
             found.append(segment)
         return found
@@ -146,7 +157,7 @@ class Tier:
     @property
     def size(self) -> int:
         """The size of all objects."""
-        return sum(listed.size for listed in self.objects)
+        return sum(listed.stored_size for listed in self.objects)
 
     def absent(self) -> list[str]:
         """Return the addresses of objects that are missing or have another size, without reading one.
@@ -155,11 +166,16 @@ class Tier:
             SejError: the store cannot be reached.
         """
         sizes = self._store.sizes()
-        return [f"{self.address}/{one.name}" for one in self.objects if sizes.get(one.name) != one.size]
+        return [f"{self.address}/{one.name}" for one in self.objects if sizes.get(one.name) != one.stored_size]
 
-    def put(self, first_offset: int, chunks: Iterable[bytes]) -> None:
-        """Write an object, durably; it is not listed."""
-        self._store.put(f"{first_offset:016x}.jnl", chunks)
+    def put(self, first_offset: int, chunks: Iterable[bytes], *, compress: bool = False) -> int:
+        """Write an object, durably; return its size if it is compressed, else 0. It is not listed."""
+        if not compress:
+            self._store.put(f"{first_offset:016x}.jnl", chunks)
+            return 0
+        packed = _Packed(chunks)
+        self._store.put(f"{first_offset:016x}.jnl.gz", packed)
+        return packed.size
 
     def add(self, listed: Listed | None) -> None:
         """Read an object back and compare it, then list it, durably; None: store the list as it is.
@@ -172,7 +188,8 @@ class Tier:
         if listed is not None:
             fetched(tier.segments()[-1])
         self._directory.disk.mkdir(self._directory.at("tmp"))
-        _list_file(self._directory).store({"address": self.address, "objects": objects})
+        rows = [each if each.packed_size else each[:-1] for each in objects]
+        _list_file(self._directory).store({"address": self.address, "objects": rows})
         self.objects = objects
 
     def fetch(self, segment: Archived) -> None:
@@ -181,18 +198,81 @@ class Tier:
         there = disk.status(segment.path)
         if there is not None and _checked.get((disk, segment.path)) == (there, listed):
             return
-        if not self._store.get(listed.name) or (file := open_existing(disk, segment.path, "read")) is None:
+        if self._is_copied(listed):
+            self._copy(segment)
+        if (file := open_existing(disk, segment.path, "read")) is None:
             raise _wrong(segment, "is missing")
         with file:
-            size = position = found = 0
-            size = file.size()
-            while position < size and (data := file.read(_READ_BYTES, position)):
-                position, found = position + len(data), crc32c(data, found)
+            size, found = file.size(), 0
+            for data in _contents(file, size):
+                found = crc32c(data, found)
             if size != listed.size:
                 raise _wrong(segment, f"has {size} bytes, expected {listed.size}")
             if found != listed.crc32c:
                 raise _wrong(segment, f"has CRC32C {found:08x}, expected {listed.crc32c:08x}")
             _checked[disk, segment.path] = (file.status(), listed)
+
+    def _is_copied(self, listed: Listed) -> bool:
+        return "://" in self.address or listed.packed_size > 0
+
+    def _path(self, listed: Listed) -> str:
+        """Return the path of an object, or of this process's copy."""
+        if not self._is_copied(listed):
+            return os.path.join(self.address, listed.name)
+        return os.path.join(_copies(os.getpid()).name, f"{zlib.crc32(self.address.encode()):08x}-{listed.name}")
+
+    def _copy(self, segment: Archived) -> None:
+        path, listed, disk = segment.path, segment.listed, self._directory.disk
+        if (chunks := self._store.get(listed.name)) is None:
+            raise _wrong(segment, "is missing")
+        disk.mkdir(os.path.dirname(path), parents=True)
+        try:
+            with disk.open(f"{path}.tmp", "temp") as copy:
+                for chunk in _unpacked(chunks, listed.size) if listed.packed_size else chunks:
+                    copy.write(chunk)
+        except zlib.error as error:
+            raise _wrong(segment, f"is not the gzip of a segment: {error}") from error
+        disk.rename(f"{path}.tmp", path)
+        _kept[path] = None
+        _kept.move_to_end(path)
+        while len(_kept) > _COPIES:
+            disk.unlink(_kept.popitem(last=False)[0])
+
+
+class _Packed:
+    """The gzip of chunks.
+
+    Attributes:
+        size: the bytes so far.
+    """
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.size = 0
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        pack = zlib.compressobj(wbits=_GZIP)
+        for chunk in self._chunks:
+            yield self._counted(pack.compress(chunk))
+        yield self._counted(pack.flush())
+
+    def _counted(self, data: bytes) -> bytes:
+        self.size += len(data)
+        return data
+
+
+def _unpacked(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Decompress chunks; stop after more than ``size`` bytes, which the caller notices."""
+    unpack = zlib.decompressobj(wbits=_GZIP)
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            data = unpack.decompress(rest, _READ_BYTES)
+            yield data
+            rest, size = unpack.unconsumed_tail, size - len(data)
+            if size < 0:
+                return
+    yield unpack.flush()  # what the last limit held back
 
 
 _checked: dict[tuple[Disk, str], Any] = {}
@@ -210,31 +290,40 @@ def _list_file(directory: Directory) -> SealedFile:
     return directory.sealed("the list of a cold tier", way_out, "tier.json", max_bytes=_LIST_BYTES)
 
 
+def _contents(file: File, size: int) -> Iterator[bytes]:
+    position = 0
+    while position < size and (data := file.read(_READ_BYTES, position)):
+        yield data
+        position += len(data)
+
+
 class _Folder:
     """Objects as files, on any mounted file system."""
 
     def __init__(self, path: str, disk: Disk) -> None:
         self._path, self._disk = path, disk
 
-    def path(self, name: str) -> str:
-        return os.path.join(self._path, name)
-
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
         self._disk.mkdir(self._path, parents=True)
-        temporary = self.path(f"{name}.tmp")
+        temporary = os.path.join(self._path, f"{name}.tmp")
         self._disk.unlink(temporary)
         with self._disk.open(temporary, "temp") as file:
             for chunk in chunks:
                 file.write(chunk)
             file.sync()
-        self._disk.rename(temporary, self.path(name))
+        self._disk.rename(temporary, os.path.join(self._path, name))
 
-    def get(self, name: str) -> bool:
-        """Return whether the object may exist."""
-        return bool(name)
+    def get(self, name: str) -> Iterator[bytes] | None:
+        """Return the bytes of an object; None if it is missing."""
+        file = open_existing(self._disk, os.path.join(self._path, name), "read")
+        return None if file is None else self._read(file)
+
+    def _read(self, file: File) -> Iterator[bytes]:
+        with file:
+            yield from _contents(file, file.size())
 
     def sizes(self) -> dict[str, int]:
-        statuses = {name: self._disk.status(self.path(name)) for name in self._disk.list(self._path)}
+        statuses = {name: self._disk.status(os.path.join(self._path, name)) for name in self._disk.list(self._path)}
         return {name: status.size for name, status in statuses.items() if status is not None}
 
 
@@ -243,10 +332,6 @@ class _Objects:
 
     def __init__(self, url: str) -> None:
         self._url = url
-
-    def path(self, name: str) -> str:
-        """Return where this process has its copy."""
-        return os.path.join(_copies(os.getpid()).name, f"{crc32(self._url.encode()):08x}-{name}")
 
     def put(self, name: str, chunks: Iterable[bytes]) -> None:
         from tempfile import TemporaryFile
@@ -259,25 +344,20 @@ class _Objects:
             with self._errors(name):
                 obstore.put(self._open(), name, spool)
 
-    def get(self, name: str) -> bool:
-        """Copy an object to its path; return whether it exists."""
+    def get(self, name: str) -> Iterator[bytes] | None:
+        """Return the bytes of an object; None if it is missing."""
         import obstore
 
-        path = self.path(name)
         with self._errors(name):
             try:
                 found = obstore.get(self._open(), name)
             except (obstore.exceptions.NotFoundError, FileNotFoundError):
-                return False
-            with open(f"{path}.tmp", "wb") as copy:
-                copy.writelines(map(bytes, found.stream()))
-        os.rename(f"{path}.tmp", path)
-        _kept[path] = None
-        _kept.move_to_end(path)
-        while len(_kept) > _COPIES:
-            with suppress(FileNotFoundError):
-                os.unlink(_kept.popitem(last=False)[0])
-        return True
+                return None
+        return self._stream(name, found)
+
+    def _stream(self, name: str, found: Any) -> Iterator[bytes]:
+        with self._errors(name):
+            yield from map(bytes, found.stream())
 
     def sizes(self) -> dict[str, int]:
         import obstore

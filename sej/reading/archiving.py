@@ -58,6 +58,7 @@ def archive(
     *,
     keep_bytes: int = 0,
     accept_gaps: bool = False,
+    compress: bool = False,
     disk: Disk = OS,
 ) -> Moved:
     """Move the messages of complete segments into the journal's tier; those that a reader needs stay in ``jnl/`` too.
@@ -67,6 +68,7 @@ def archive(
         to: a directory, or a URL such as ``s3://bucket/journals``; None: as before. The journal gets a directory there.
         keep_bytes: leave so many bytes in ``jnl/``, as ``sej clean --max-bytes`` does.
         accept_gaps: record a gap if messages were deleted before they were archived, by a limit for readers.
+        compress: compress each object with gzip; readers decompress a copy.
         disk: the disk.
 
     Raises:
@@ -75,7 +77,8 @@ def archive(
         CorruptionError: messages are damaged, or an object is not what was written.
         OffsetTooSmallError: messages were deleted before they were archived, and accept_gaps is not set.
     """
-    require(to=(to, optional(PATH)), keep_bytes=(keep_bytes, COUNT), accept_gaps=(accept_gaps, FLAG), disk=(disk, DISK))
+    require(to=(to, optional(PATH)), keep_bytes=(keep_bytes, COUNT), disk=(disk, DISK))
+    require(accept_gaps=(accept_gaps, FLAG), compress=(compress, FLAG))
     directory = Directory(path, disk)
     directory.require()
     tier = _tier(directory, None if to is None else os.fspath(to))
@@ -87,7 +90,7 @@ def archive(
             _accept(directory, Gap(start, segments[0].first_offset, _DELETED), accept_gaps=accept_gaps)
         done: list[Listed] = []
         with closing(Cursor(directory, start, verify=True)) as cursor:
-            for listed in _written(cursor, tier, segments, stop):
+            for listed in _written(cursor, tier, segments, stop, compress=compress):
                 tier.add(listed)
                 kept.commit(listed.next_offset)
                 done.append(listed)
@@ -182,15 +185,15 @@ def _tier(directory: Directory, to: str | None) -> Tier:
     return tier
 
 
-def _written(cursor: Cursor, tier: Tier, segments: list[Segment], stop: int) -> Iterator[Listed]:
+def _written(cursor: Cursor, tier: Tier, segments: list[Segment], stop: int, *, compress: bool) -> Iterator[Listed]:
     """Write the messages before ``stop`` as objects; yield what to list."""
     chunks = _chunks(cursor, stop)
     chunk = next(chunks, None)
     while chunk is not None:
         end = next((each.first_offset for each in segments if each.first_offset > chunk.first), stop)
         written = _Object(chunk, chunks, end)
-        tier.put(chunk.first, written.contents())
-        yield written.listed()
+        packed_size = tier.put(chunk.first, written.contents(), compress=compress)
+        yield written.listed(packed_size)
         chunk = written.following
 
 
@@ -231,5 +234,5 @@ class _Object:
             yield data
             self.following = next(self._chunks, None)
 
-    def listed(self) -> Listed:
-        return Listed(self._first, self._next, self._size, self._crc, self._newest)
+    def listed(self, packed_size: int) -> Listed:
+        return Listed(self._first, self._next, self._size, self._crc, self._newest, packed_size)

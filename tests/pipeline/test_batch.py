@@ -332,9 +332,9 @@ def test_corruption_names_file_and_position(spark: SparkSession, journal: Path) 
 def test_spark_does_not_see_the_border_of_a_cold_tier(spark: SparkSession, tmp_path: Path) -> None:
     with sej.Writer(tmp_path / "journal", segment_bytes=1000) as writer:
         writer.append_many([b"%d" % number for number in range(300)])
-    archive(tmp_path / "journal", tmp_path / "tier")
+    archive(tmp_path / "journal", tmp_path / "tier", compress=True)
     assert offsets(load(spark, tmp_path / "journal", minPartitions=3)) == list(range(300))
-    os.unlink(objects(tmp_path / "journal")[1].path)
+    os.unlink(objects(tmp_path / "journal")[1].address)
     assert "this object with messages" in failure(load(spark, tmp_path / "journal"))
 
 

@@ -295,11 +295,12 @@ def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
 # --- a cold tier
 
 
-def test_a_table_does_not_see_the_border_of_a_cold_tier(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_table_does_not_see_the_border_of_a_cold_tier(tmp_path: Path, compress: bool) -> None:
     journal = tmp_path / "journal"
     with sej.Writer(journal, segment_bytes=1000) as writer:
         writer.append_many([b"%d" % number for number in range(300)], timestamp=[BASE_NS + n for n in range(300)])
-    assert archive(journal, tmp_path / "tier").messages > 200
+    assert archive(journal, tmp_path / "tier", compress=compress).messages > 200
     fill(journal, 5, first=300)
     table = pipeline.table(journal)
     assert table.count() == 305 and offsets(table) == list(range(305))
@@ -309,7 +310,9 @@ def test_a_table_does_not_see_the_border_of_a_cold_tier(tmp_path: Path) -> None:
     ]
     with pipeline.follow(journal, reader="r", timeout=0.0) as stream:
         assert [n for batch, _ in stream for n in batch.column("offset").to_pylist()] == list(range(305))
-    os.unlink(objects(journal)[1].path)
+    hurt = objects(journal)[1]
+    for path in (hurt.path, hurt.address):
+        Path(path).unlink(missing_ok=True)
     with pytest.raises(sej.CorruptionError, match="is missing"):
         table.to_arrow()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import gzip
 import json
 import os
 import shutil
@@ -68,15 +69,20 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("bucket") if request.param == "store" else tmp_path / "tier")
 
 
-def test_a_reader_does_not_see_the_border(journal: Path, tier: str) -> None:
+@pytest.fixture(params=[False, True], ids=["plain", "gzip"])
+def compress(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_a_reader_does_not_see_the_border(journal: Path, tier: str, compress: bool) -> None:
     with sej.Scanner(journal, timeout=0.0) as begun, sej.Offset(journal, "slow") as slow:
         first = [message.offset for message in begun.read(3)]
         slow.commit(20)
-        moved = archive(journal, tier)
+        moved = archive(journal, tier, compress=compress)
         there = sej.Journal(journal).segments
         assert moved.messages == there[-1].first_offset and there[0].first_offset <= 20
         slow.commit(30)
-        assert archive(journal, None)[:2] == (0, 0)
+        assert archive(journal, None, compress=not compress)[:2] == (0, 0)
         assert sej.Journal(journal).segments[0].first_offset > there[0].first_offset
         assert first + [message.offset for message in begun] == list(range(COUNT))
     fill(journal, 3)
@@ -132,9 +138,9 @@ def test_stat_and_doctor_know_the_tier(journal: Path, tier: str, monkeypatch: py
     assert "ok       reader cold-tier" in done.out.decode()
 
 
-def test_restored_segments_are_the_old_ones(journal: Path, tier: str, tmp_path: Path) -> None:
+def test_restored_segments_are_the_old_ones(journal: Path, tier: str, compress: bool) -> None:
     before = {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()}
-    archive(journal, tier)
+    archive(journal, tier, compress=compress)
     assert len(list((journal / "jnl").iterdir())) == 1
     assert [Path(path).name for path in restore(journal)] == sorted(before)[-2::-1]
     assert {path.name: path.read_bytes() for path in (journal / "jnl").iterdir()} == before
@@ -201,15 +207,66 @@ def test_what_cannot_be_archived_says_why(journal: Path, tmp_path: Path) -> None
         offsets(journal)
 
 
-def test_power_may_fail_at_every_step() -> None:
+def test_compressed_objects_are_small_and_of_gzip(tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sej.Writer(tmp_path / "j", segment_bytes=1 << 20) as writer:
+        for at in range(6):
+            writer.append_many([b'{"flight": %d, "from": "EWR"}' % (at * 20_000 + each) for each in range(20_000)])
+    assert inside(monkeypatch, "archive", "--compress", "--to", tier, tmp_path / "j").code == 0
+    found = objects(tmp_path / "j")
+    stored, whole = sum(each.listed.stored_size for each in found), sum(each.listed.size for each in found)
+    assert len(found) > 3 and whole > 5 << 20 and stored * 5 < whole
+    row = json.loads(inside(monkeypatch, "stat", "--json", tmp_path / "j").out)
+    assert row["tier"]["bytes"] == stored
+    assert "ok       cold tier" in inside(monkeypatch, "doctor", tmp_path / "j").out.decode()
+    if "://" not in tier:
+        assert [os.path.getsize(each.address) for each in found] == [each.listed.stored_size for each in found]
+        data = b"".join(gzip.decompress(Path(each.address).read_bytes()) for each in found)
+        assert restore(tmp_path / "j") and data == b"".join(
+            Path(each.path).read_bytes() for each in sej.Journal(tmp_path / "j").segments[:-1]
+        )
+    assert len(list(sej.Scanner(tmp_path / "j"))) == 120_000
+
+
+@pytest.mark.parametrize("damage", ["is missing", "bytes, expected", "is not the gzip", "has 300 bytes"])
+def test_a_wrong_compressed_object_is_an_error_with_its_name(journal: Path, tmp_path: Path, damage: str) -> None:
+    archive(journal, tmp_path / "tier", compress=True)
+    hurt = objects(journal)[1]
+    place, data = Path(hurt.address), Path(hurt.address).read_bytes()
+    os.unlink(hurt.path)  # this process's copy
+    if damage == "is missing":
+        place.unlink()
+    elif damage == "is not the gzip":
+        place.write_bytes(data[:30] + b"XXXX" + data[34:])
+    elif damage == "has 300 bytes":
+        place.write_bytes(gzip.compress(bytes(300)))
+    else:
+        place.write_bytes(data[: len(data) // 2])
+    with sej.Scanner(journal) as scanner, pytest.raises(sej.CorruptionError, match=damage) as raised:
+        list(scanner)
+    assert str(raised.value.path) == hurt.address
+    place.write_bytes(data)
+    assert offsets(journal) == list(range(COUNT))
+
+
+def test_a_gzip_that_claims_too_much_costs_no_disk(journal: Path, tmp_path: Path) -> None:
+    archive(journal, tmp_path / "tier", compress=True)
+    hurt = objects(journal)[1]
+    os.unlink(hurt.path)
+    Path(hurt.address).write_bytes(gzip.compress(bytes(64 << 20), 1))
+    with sej.Scanner(journal) as scanner, pytest.raises(sej.CorruptionError, match="bytes, expected"):
+        list(scanner)
+    assert os.path.getsize(hurt.path) < 4 << 20
+
+
+def test_power_may_fail_at_every_step(compress: bool) -> None:
     disk = CrashDisk()
     fill("/j", 24, disk)
     since = len(disk.trace)
-    archive("/j", "/tier", disk=disk)
+    archive("/j", "/tier", compress=compress, disk=disk)
     every = list(range(24))
     for crash in disk.crash_states(since=since):
         assert offsets("/j", disk=crash.disk) == every, crash.step
-        archive("/j", "/tier", disk=crash.disk)
+        archive("/j", "/tier", compress=compress, disk=crash.disk)
         assert offsets("/j", disk=crash.disk) == every, crash.step
         assert list(problems("/j", disk=crash.disk)) == [], crash.step
         assert len(sej.Journal("/j", disk=crash.disk).segments) == 1, crash.step
