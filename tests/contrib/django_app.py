@@ -31,6 +31,11 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
+@task
+def leave(text: str) -> None:
+    raise SystemExit(text)
+
+
 @task(takes_context=True)
 def tell(context: Any, name: str) -> list[Any]:
     return [name, context.attempt, context.task_result.id]

@@ -72,13 +72,17 @@ def test_a_task_and_its_result(backend: SejBackend) -> None:
     assert seen == [("enqueued", READY), ("started", RUNNING), ("finished", SUCCESSFUL)]
 
 
-def test_a_task_that_raises_has_failed(backend: SejBackend) -> None:
-    result = app.fail.enqueue("no such flight")
+@pytest.mark.parametrize(("task", "kind"), [(app.fail, ValueError), (app.leave, SystemExit)])
+def test_a_task_that_raises_has_failed(
+    backend: SejBackend, caplog: pytest.LogCaptureFixture, task: Any, kind: type[BaseException]
+) -> None:
+    result = task.enqueue("no such flight")
     run()
     result.refresh()
     assert (result.status, result.is_finished, result.attempts) == (FAILED, True, 1)
-    assert result.errors[0].exception_class is ValueError
-    assert result.errors[0].traceback.endswith("ValueError: no such flight\n")
+    assert result.errors[0].exception_class is kind
+    assert result.errors[0].traceback.endswith(f"{kind.__name__}: no such flight\n")
+    assert f"{kind.__name__}: no such flight" in caplog.text
     with pytest.raises(ValueError, match="Task failed"):
         assert result.return_value
 
@@ -153,6 +157,8 @@ def test_what_is_refused(backend: SejBackend, tmp_path: Path) -> None:
         run(backend="other")
     with pytest.raises(ImproperlyConfigured, match="OPTIONS must have a directory"):
         SejBackend("default", {})
+    with pytest.raises(ImproperlyConfigured, match="QUEUES must have the names of the queues, got none"):
+        SejBackend("default", {"QUEUES": [], "OPTIONS": {"directory": str(tmp_path)}})
 
 
 def test_a_result_is_gone_after_its_time(tmp_path: Path) -> None:

@@ -73,13 +73,15 @@ class SejBackend(BaseTaskBackend):
         """Read the settings; journals are created at their first use.
 
         Raises:
-            ImproperlyConfigured: no directory is set.
+            ImproperlyConfigured: no directory is set, or QUEUES is empty.
         """
         super().__init__(alias, params)
         options = dict(self.options)
         directory = options.pop("directory", None)
         if directory is None:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]: OPTIONS must have a directory, as in /var/lib/shop/tasks")
+        if not self.queues:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]: QUEUES must have the names of the queues, got none")
         self._keep_s = seconds("keep_result", options.pop("keep_result", _KEEP))
         self._queues = queues_in(directory, **{"lease_s": _LEASE_S, **options})
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}"[-64:]
@@ -161,15 +163,20 @@ class SejBackend(BaseTaskBackend):
                     f"the return value and its times must have at most {MAX_RESULT_BYTES} bytes as JSON, got"
                     f" {len(data)}: store the value elsewhere, and return its place"
                 )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             outcome.pop("value", None)
             text = "".join(format_exception(error))[-_TRACEBACK:]
             outcome["error"] = [f"{type(error).__module__}.{type(error).__qualname__}", text]
-            data = json.dumps(outcome | {"finished": time.time()}).encode()
-        ended = self._outcome(found.id, row, json.loads(data))
+            # In here, because Django's receiver logs the exception that is being handled.
+            self._end(item, found.id, row, json.dumps(outcome | {"finished": time.time()}).encode())
+        else:
+            self._end(item, found.id, row, data)
+        close_old_connections()
+
+    def _end(self, item: Item, result_id: str, row: Mapping[str, Any], data: bytes) -> None:
+        ended = self._outcome(result_id, row, json.loads(data))
         item.done(result=data)
         task_finished.send(type(self), task_result=ended)
-        close_old_connections()
 
     # --- what is known
 
