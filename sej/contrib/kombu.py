@@ -248,12 +248,12 @@ class Transport(virtual.Transport):
         """Name the directory; nothing is opened.
 
         Raises:
-            ValueError: the URL has no directory.
+            ValueError: the URL has no directory, or there are several.
         """
         super().__init__(client, **options)
         directory = unquote((client.hostname or "").removeprefix(_SCHEME))
-        if not directory:
-            raise ValueError(f"the URL must have a directory, as in {_SCHEME}/var/lib/shop/tasks")
+        if not directory or client.alt:
+            raise ValueError(f"the URL must have one directory, as in {_SCHEME}/var/lib/shop/tasks")
         self._root = absolute_path(directory)
         opening = {"max_attempts": PREFETCHED, **client.transport_options.get("queue", {})}
 
@@ -282,7 +282,8 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Any:
         """Remove temporary queues that no process has open, and connect."""
         folder = os.path.join(self._root, _TEMPORARY)
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        os.makedirs(folder, exist_ok=True)
+        for name in os.listdir(folder):
             path = os.path.join(folder, name)
             lock = os.path.join(path, "ofs", f"{READER}.lck")
             try:

@@ -157,8 +157,13 @@ def test_sizes_purges_and_names(connection: Any, tmp_path: Path) -> None:
     assert Queue("b", exchange=EXCHANGE, routing_key="b")(channel).purge() == 1
     with pytest.raises(connection.channel_errors):
         Queue("missing")(channel).queue_declare(passive=True)
-    with pytest.raises(ValueError, match="the URL must have a directory"):
-        Connection("sej://").connect()
+    for wrong in ("sej://", "sej://a;sej://b"):
+        with pytest.raises(ValueError, match="the URL must have one directory"):
+            Connection(wrong).connect()
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as refused:
+        Connection(f"sej://{tmp_path}/file").connect()
+    assert isinstance(refused.value, connection.connection_errors)
 
 
 def test_temporary_queues_are_bounded_and_removed(url: str, tmp_path: Path, monkeypatch: Any) -> None:
