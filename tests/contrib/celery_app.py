@@ -1,6 +1,7 @@
 """An application of Celery."""
 
 import os
+import time
 from typing import Any
 
 from celery import Celery
@@ -16,12 +17,23 @@ app.conf.update(
     worker_prefetch_multiplier=4,
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,
+    beat_schedule={"tick": {"task": f"{__name__}.send", "schedule": 0.1, "args": ("tick",)}},  # for a worker with -B
 )
 
 
 @app.task(ignore_result=True, shared=False)
 def send(name: str) -> None:
     work(name)
+
+
+@app.task(shared=False)
+def now() -> float:
+    return time.time()
+
+
+@app.task(shared=False, rate_limit="1/h")
+def rare() -> None:
+    pass
 
 
 @app.task(shared=False)

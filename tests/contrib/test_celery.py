@@ -1,6 +1,7 @@
 """Celery on work queues: a real application, its workers under kills, and its commands."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import reload
 from pathlib import Path
@@ -12,7 +13,7 @@ from celery.exceptions import TaskRevokedError
 
 import sej
 from tests.contrib import celery_app
-from tests.contrib.killing import ENV, PLACE, Workers
+from tests.contrib.killing import ENV, PLACE, Workers, marks
 from tests.forking import Forkserver
 from tests.sej.hooks import until
 
@@ -71,5 +72,22 @@ def test_results_chords_revoke_and_inspect(app: Any, tmp_path: Path) -> None:
         app.app.control.revoke(soon.id, reply=True, limit=1, timeout=30)
         with pytest.raises(TaskRevokedError):
             soon.get(timeout=60, interval=0.01)
+    finally:
+        workers.close()
+
+
+def test_eta_expiry_rate_limit_and_beat(app: Any, tmp_path: Path) -> None:
+    eta = datetime.now(UTC) + timedelta(seconds=3)
+    late, expired = app.now.apply_async(eta=eta), app.now.apply_async(expires=0.001)
+    first, held = app.rare.delay(), app.rare.delay()
+    workers = Workers(forks(), tmp_path, *WORDS, "-B", "-s", str(tmp_path / "schedule"), count=1)
+    try:
+        with pytest.raises(TaskRevokedError):
+            expired.get(timeout=60, interval=0.01)
+        assert late.get(timeout=60, interval=0.01) >= eta.timestamp()
+        for other in (first, app.add.delay(1, 2)):
+            other.get(timeout=60, interval=0.01)
+        assert not held.ready()
+        until(lambda: marks(tmp_path)["tick"] > 3)
     finally:
         workers.close()
