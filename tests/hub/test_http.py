@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,24 @@ def test_messages_come_back_as_they_were_sent(tmp_path: Path, stack: contextlib.
     assert ([row["offset"] for row in part["messages"]], part["next_offset"]) == ([1, 2], 3)
     assert served.ask("GET", f"{ORDERS}?offset=5") == (200, {"messages": [], "next_offset": 5})
     assert served.ask("GET", f"{ORDERS}?max_bytes=1")[1]["next_offset"] == 1
+
+
+def test_the_lines_of_curl_on_the_page_do_what_it_says(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    served = Served(tmp_path, stack)
+    page = (ROOT / "docs" / "howto" / "http.md").read_text()
+    calls = re.findall(r"^\$ (curl .*)\n((?:[^`$].*\n)*)", page, re.MULTILINE)
+    answers = []
+    for line, answer in calls:
+        words = shlex.split(line.replace("localhost:7891", f"127.0.0.1:{served.port}"))
+        with subprocess.Popen([*words, "--silent"], stdout=subprocess.PIPE, text=True) as curl:
+            assert curl.stdout is not None
+            answers.append("".join(islice(curl.stdout, 9)))  # three events, of a follower that never ends
+            curl.kill()
+        assert not answer or json.loads(answers[-1]) == json.loads(answer)
+    _, _, get, followed, take, commit = answers
+    assert [row["value"] for row in json.loads(get)["messages"][:2]] == ["three apples", "a"]
+    assert re.findall("^id: (.*)", followed, re.MULTILINE) == ["1", "2", "3"]
+    assert [json.loads(text) for text in (take, commit)] == [{"offset": 0, "kept": False}, {"offset": 3, "kept": True}]
 
 
 REFUSED: list[tuple[str, str, Any, int, str, str]] = [
