@@ -7,7 +7,8 @@ its effect. Otherwise it calls the method of the queue or reader, as the referen
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.exc cimport PyErr_CheckSignals, PyErr_NoMemory
+from cpython.dict cimport PyDict_Next
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
 from cpython.object cimport PyObject, PyTypeObject
@@ -16,9 +17,10 @@ from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int8_t, int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
+from posix.unistd cimport write
 
 from sej.codec._codec_c cimport check_fork
-from sej.codec._layout cimport alone
+from sej.codec._layout cimport alone, coarse_ns, now_ns
 
 import os
 from collections import OrderedDict as _OrderedDict
@@ -36,35 +38,14 @@ from sej.fork import watch_forks
 
 cdef extern from *:
     """
+    #include <endian.h>
     #include <stdint.h>
     #include <string.h>
-    #include <time.h>
-    static inline int32_t kestrel_get32(const uint8_t *p) {
-        return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-    }
-    static inline int64_t kestrel_get64(const uint8_t *p) {
-        return (int64_t)((uint64_t)(uint32_t)kestrel_get32(p) | (uint64_t)(uint32_t)kestrel_get32(p + 4) << 32);
-    }
-    static inline void kestrel_put32(uint8_t *p, int32_t x) {
-        for (int i = 0; i < 4; i++) p[i] = (uint8_t)((uint32_t)x >> 8 * i);
-    }
-    static inline void kestrel_put64(uint8_t *p, int64_t x) {
-        for (int i = 0; i < 8; i++) p[i] = (uint8_t)((uint64_t)x >> 8 * i);
-    }
-    static inline int64_t kestrel_tick(void) {
-        struct timespec now;
-    #if defined(CLOCK_MONOTONIC_COARSE)
-        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    #else
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    #endif
-        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    }
-    static inline int64_t kestrel_wall(void) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    }
+    static inline int32_t kestrel_get32(const uint8_t *p) { uint32_t x; memcpy(&x, p, 4); return (int32_t)le32toh(x); }
+    static inline int64_t kestrel_get64(const uint8_t *p) { uint64_t x; memcpy(&x, p, 8); return (int64_t)le64toh(x); }
+    static inline void kestrel_put32(uint8_t *p, int32_t x) { uint32_t y = htole32((uint32_t)x); memcpy(p, &y, 4); }
+    static inline void kestrel_put64(uint8_t *p, int64_t x) { uint64_t y = htole64((uint64_t)x); memcpy(p, &y, 8); }
+    /* A tuple that the garbage collector does not see: for numbers and bytes only. */
     static inline PyObject *kestrel_tuple(PyTypeObject *type, Py_ssize_t size) {
         PyTupleObject *made = PyObject_GC_NewVar(PyTupleObject, type, size);
         for (Py_ssize_t i = 0; made != NULL && i < size; i++) made->ob_item[i] = NULL;
@@ -73,26 +54,14 @@ cdef extern from *:
     #endif
         return (PyObject *)made;
     }
-    #define kestrel_decref(x) Py_DECREF(x)
-    #if defined(_WIN32)
-    #include <io.h>
-    #define kestrel_write(fd, data, size) _write(fd, data, (unsigned int)(size))
-    #else
-    #include <unistd.h>
-    #define kestrel_write(fd, data, size) write(fd, data, size)
-    #endif
     """
-    Py_ssize_t raw_write "kestrel_write"(int fd, const void *data, size_t size) nogil
     int32_t get32 "kestrel_get32"(const uint8_t *p) nogil
     int64_t get64 "kestrel_get64"(const uint8_t *p) nogil
     void put32 "kestrel_put32"(uint8_t *p, int32_t x) nogil
     void put64 "kestrel_put64"(uint8_t *p, int64_t x) nogil
-    int64_t coarse_ns "kestrel_tick"() nogil
-    int64_t wall_ms "kestrel_wall"() nogil
+    object new_tuple "kestrel_tuple"(PyTypeObject *type, Py_ssize_t size)
 
     PyTypeObject PyTuple_Type
-    PyObject *new_tuple "kestrel_tuple"(PyTypeObject *type, Py_ssize_t size)
-    void decref "kestrel_decref"(PyObject *value)
 
 
 cdef enum:
@@ -215,11 +184,11 @@ cdef class Output:
         if self._descriptor < 0:
             done = self._write(PyBytes_FromStringAndSize(<const char *> data, size))
         elif alone():
-            done = raw_write(self._descriptor, data, size)
+            done = write(self._descriptor, data, size)
             failure = errno
         else:
             with nogil:
-                done = raw_write(self._descriptor, data, size)
+                done = write(self._descriptor, data, size)
                 failure = errno
         return 0 if done == size else self.finish(data, size, done, failure)
 
@@ -295,6 +264,11 @@ cdef class Appender:
         self.look()
 
 
+cdef inline void set_item(object made, Py_ssize_t at, object value):
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(made, at, value)
+
+
 cdef struct Slot:
     int8_t width  # 0: nothing, 1, 4 or 8: that many bytes, -1: the position, -2: the data
     uint8_t at
@@ -358,15 +332,11 @@ cdef class Table:
 
     cdef object record(self, Shape *shape, const uint8_t *p, int64_t position, Py_ssize_t size):
         """One record; never tracked by the collector: it refers to numbers and bytes only."""
-        cdef PyObject *raw = new_tuple(<PyTypeObject *> self._kind, self._count)
-        cdef object made, value
+        cdef object made = new_tuple(<PyTypeObject *> self._kind, self._count)
+        cdef object value
         cdef Py_ssize_t slot
         cdef int8_t width
         cdef const uint8_t *field
-        if raw == NULL:
-            PyErr_NoMemory()
-        made = <object> raw
-        decref(raw)
         for slot in range(self._count):
             width, field = shape.slots[slot].width, p + shape.slots[slot].at
             if width == 8:
@@ -381,9 +351,22 @@ cdef class Table:
                 value = PyBytes_FromStringAndSize(<const char *> p + shape.head, size)
             else:
                 value = None
-            Py_INCREF(value)
-            PyTuple_SET_ITEM(made, slot, value)
+            set_item(made, slot, value)
         return made
+
+
+cdef inline int add(Appender appender, const uint8_t *head, Py_ssize_t head_size, bytes data) except -1:
+    """Append a record. A short one is made on the stack, which saves 130 instructions."""
+    cdef uint8_t short[SHORT]
+    cdef uint8_t *p = short
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef bytes made
+    if head_size + size > SHORT:
+        made = PyBytes_FromStringAndSize(NULL, head_size + size)
+        p = <uint8_t *> PyBytes_AS_STRING(made)
+    memcpy(p, head, head_size)
+    memcpy(p + head_size, PyBytes_AS_STRING(data), size)
+    return appender.write(p, head_size + size)
 
 
 cdef class Putting:
@@ -405,7 +388,7 @@ cdef class Putting:
         self._max_item_bytes = limits.max_item_bytes
 
     cdef inline int64_t clock(self) except? -1:
-        return wall_ms() if self._now_ms is _wall_clock_ms else self._now_ms()
+        return now_ns() // 1_000_000 if self._now_ms is _wall_clock_ms else self._now_ms()
 
 
 # --- Kestrel 2
@@ -417,58 +400,23 @@ cdef uint8_t REMOVED = REMOVE
 
 
 cdef inline object item_of(tuple row):
-    """The item that a row is; never tracked by the collector: it refers to numbers and bytes only."""
-    cdef PyObject *raw = new_tuple(ITEM, 3)
-    cdef object item, value
+    """The item that a row is."""
+    cdef object item = new_tuple(ITEM, 3)
     cdef Py_ssize_t at
-    if raw == NULL:
-        PyErr_NoMemory()
-    item = <object> raw
     for at in range(3):
-        value = <object> PyTuple_GET_ITEM(row, at + 1)
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(item, at, value)
-    decref(raw)
+        set_item(item, at, <object> PyTuple_GET_ITEM(row, at + 1))
     return item
 
 
 cdef inline tuple new_row(int64_t number, bytes data, object added, int64_t expiry):
-    """A row, as untracked as an item."""
-    cdef PyObject *raw
-    cdef object at = number, expires = expiry, xid = 0
-    raw = new_tuple(&PyTuple_Type, 5)
-    if raw == NULL:
-        PyErr_NoMemory()
-    cdef tuple row = <tuple> raw
-    Py_INCREF(at)
-    PyTuple_SET_ITEM(row, 0, at)
-    Py_INCREF(data)
-    PyTuple_SET_ITEM(row, 1, data)
-    Py_INCREF(added)
-    PyTuple_SET_ITEM(row, 2, added)
-    Py_INCREF(expires)
-    PyTuple_SET_ITEM(row, 3, expires)
-    Py_INCREF(xid)
-    PyTuple_SET_ITEM(row, 4, xid)
-    decref(raw)
+    """A row, which the garbage collector does not see."""
+    cdef tuple row = <tuple> new_tuple(&PyTuple_Type, 5)
+    set_item(row, 0, number)
+    set_item(row, 1, data)
+    set_item(row, 2, added)
+    set_item(row, 3, expiry)
+    set_item(row, 4, 0)
     return row
-
-
-cdef int add_addx(Appender appender, bytes data, int64_t now) except -1:
-    """Append an ADDX without expiry. A short one is made on the stack, which saves 130 instructions."""
-    cdef uint8_t short[SHORT]
-    cdef uint8_t *p = short
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef bytes made
-    if ADDX_HEAD + size > SHORT:
-        made = PyBytes_FromStringAndSize(NULL, ADDX_HEAD + size)
-        p = <uint8_t *> PyBytes_AS_STRING(made)
-    p[0] = ADDX
-    put32(p + 1, <int32_t> (ADDX_BLOCK + size))
-    put64(p + 5, now)
-    put64(p + 13, 0)
-    memcpy(p + ADDX_HEAD, PyBytes_AS_STRING(data), size)
-    return appender.write(p, ADDX_HEAD + size)
 
 
 cdef inline int add_xid(Appender appender, uint8_t opcode, int32_t xid) except -1:
@@ -568,6 +516,7 @@ cdef class Calls(Putting):
         """Add an item at the end; see the reference."""
         cdef Signal signal = self._signal
         cdef Rows rows = self._rows
+        cdef uint8_t head[ADDX_HEAD]
         cdef int64_t now
         if self._plain and PyBytes_CheckExact(data) and not expiry and PyBytes_GET_SIZE(data) <= self._max_item_bytes:
             check_fork()
@@ -575,7 +524,11 @@ cdef class Calls(Putting):
             try:
                 if self.may_add():
                     now = self.clock()
-                    add_addx(self._appender, <bytes> data, now)
+                    head[0] = ADDX
+                    put32(head + 1, <int32_t> (ADDX_BLOCK + PyBytes_GET_SIZE(data)))
+                    put64(head + 5, now)
+                    put64(head + 13, 0)
+                    add(self._appender, head, ADDX_HEAD, <bytes> data)
                     if rows.behind:
                         rows.behind += 1
                         rows.behind_bytes += PyBytes_GET_SIZE(data)
@@ -653,24 +606,6 @@ cdef class Calls(Putting):
 
 
 # --- libkestrel
-
-
-cdef int add_put(Appender appender, int64_t number, int64_t add_time, bytes data) except -1:
-    """Append a PUT. A short one is made on the stack, which saves 130 instructions."""
-    cdef uint8_t short[SHORT]
-    cdef uint8_t *p = short
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef bytes made
-    if PUT_HEAD + size > SHORT:
-        made = PyBytes_FromStringAndSize(NULL, PUT_HEAD + size)
-        p = <uint8_t *> PyBytes_AS_STRING(made)
-    p[0] = PUT
-    put32(p + 1, <int32_t> size)
-    put32(p + 5, 0)
-    put64(p + 9, number)
-    put64(p + 17, add_time)
-    memcpy(p + PUT_HEAD, PyBytes_AS_STRING(data), size)
-    return appender.write(p, PUT_HEAD + size)
 
 
 cdef class WriterEnd:
@@ -804,6 +739,9 @@ cdef class Puts(Putting):
         cdef WriterEnd end = self._end
         cdef Entry entry
         cdef Following reader
+        cdef uint8_t head[PUT_HEAD]
+        cdef PyObject *one
+        cdef Py_ssize_t at = 0
         cdef int64_t number
         cdef Py_ssize_t size
         if self._plain and expire_time is None and PyBytes_CheckExact(data):
@@ -820,12 +758,17 @@ cdef class Puts(Putting):
                     and not (self._bounded and self.is_full())
                 ):
                     number = end.tail_id + 1
-                    add_put(end.appender, number, self.clock(), <bytes> data)
+                    head[0] = PUT
+                    put32(head + 1, <int32_t> size)
+                    put32(head + 5, 0)
+                    put64(head + 9, number)
+                    put64(head + 17, self.clock())
+                    add(end.appender, head, PUT_HEAD, <bytes> data)
                     end.tail_id = entry.last_id = number
                     if not entry.first_id:
                         entry.first_id = number
-                    for one in end.readers.values():
-                        reader = <Following?> one
+                    while PyDict_Next(end.readers, &at, NULL, &one):
+                        reader = <Following?> <object> one
                         reader.items += 1
                         reader.bytes += size
                     end.appender.fuse.live = True
