@@ -141,109 +141,98 @@ def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int
     return count, found
 
 
-class Export:
-    """One call that appends what a queue holds to a SEJ journal, from where an earlier call stopped."""
+def export_to(
+    writer: WriterLike,
+    source: Pinned,
+    items: Iterable[tuple[bytes, int | None, int | None]],
+    holds: list[Any],
+    *,
+    expired: Expired,
+    read_back: Callable[[int], Iterable[MessageLike]] | None,
+    grace_ms: int,
+    reader: str = "",
+) -> Moved:
+    """Append what a queue holds to a SEJ journal, from where an earlier call stopped.
 
-    def __init__(
-        self,
-        place: Place,
-        writer: WriterLike,
-        expired: Expired,
-        read_back: Callable[[int], Iterable[MessageLike]] | None,
-    ) -> None:
-        """Check the arguments that both formats' exports have.
+    Args:
+        writer: of the journal.
+        source: the queue.
+        items: data, add time and expiry of each item.
+        holds: what the queue holds, as JSON.
+        expired: what to do with items that have expired.
+        read_back: what reads the journal, or None.
+        grace_ms: how long after its expiry an item expires.
+        reader: what follows the queue's name in the name of the plan.
 
-        Raises:
-            TypeError: an argument has another type.
-            ValueError: expired is another word.
-        """
-        require(
-            writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
-            read_back=(read_back, optional(CALLABLE)),
-            expired=(expired, one_of(get_args(Expired))),
+    Raises:
+        TypeError: an argument has another type.
+        ValueError: expired is another word.
+    """
+    require(
+        writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
+        read_back=(read_back, optional(CALLABLE)),
+        expired=(expired, one_of(get_args(Expired))),
+    )
+    place = source.place
+    written = [list(one) for one in source.written()]
+    plan = plan_at(join(writer.path, f"{place.name}{reader}.exported"), place.disk)
+    decided = plan.load()
+    if decided is not None and decided["count"] is not None:
+        end = decided["start"] + decided["count"]
+        if (decided["holds"], decided["written"]) != (holds, written) or writer.offset < end:
+            decided = None  # it finished, and the queue or the journal is another one
+    if decided is None:
+        decided = {"holds": holds, "written": written, "start": writer.offset, "count": None}
+        decided["time"] = place.now_ms()
+        plan.store(decided)
+    elif decided["holds"] != holds:
+        raise MoveError(
+            "the queue was changed after an interrupted export; to start again, remove this file and the messages"
+            f" that were appended from offset {decided['start']} on",
+            path=plan.path,
         )
-        self._place, self._writer, self._expired, self._read_back = place, writer, expired, read_back
-
-    def run(
-        self,
-        source: Pinned,
-        items: Iterable[tuple[bytes, int | None, int | None]],
-        holds: list[Any],
-        *,
-        grace_ms: int,
-        reader: str = "",
-    ) -> Moved:
-        """Append the items.
-
-        Args:
-            source: the queue.
-            items: data, add time and expiry of each item.
-            holds: what the queue holds, as JSON.
-            grace_ms: how long after its expiry an item expires.
-            reader: what follows the queue's name in the name of the plan.
-        """
-        written = [list(one) for one in source.written()]
-        writer, read_back = self._writer, self._read_back
-        plan = plan_at(join(writer.path, f"{self._place.name}{reader}.exported"), self._place.disk)
-        decided = plan.load()
-        if decided is not None and decided["count"] is not None:
-            end = decided["start"] + decided["count"]
-            if (decided["holds"], decided["written"]) != (holds, written) or writer.offset < end:
-                decided = None  # it finished, and the queue or the journal is another one
-        if decided is None:
-            decided = {"holds": holds, "written": written, "start": writer.offset, "count": None}
-            decided["time"] = self._place.now_ms()
-            plan.store(decided)
-        elif decided["holds"] != holds:
-            raise MoveError(
-                "the queue was changed after an interrupted export; to start again, remove this file and the messages"
-                f" that were appended from offset {decided['start']} on",
-                path=plan.path,
-            )
-        start = decided["start"]
-        rows = rows_of(items, decided["time"], decided["time"] + 1 - grace_ms, self._expired)
-        if decided["count"] is not None:
-            found = checksum(rows)
-            source.check()
-            if found != (decided["count"], decided["checksum"]):
-                raise MoveError(
-                    f"an earlier export wrote this queue to offset {start} and later ones, with other options; to"
-                    " export it again, remove this file",
-                    path=plan.path,
-                )
-            return Moved(*found, start, source.damage)
-        there = writer.offset - start
-        count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
-        if count != there or (
-            read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum)
-        ):
-            raise MoveError(
-                f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the"
-                " items of the queue; remove this file to export all items again, after these messages",
-                path=plan.path,
-            )
-        while batch := list(islice(rows, BATCH)):
-            source.check()
-            writer.append_many(
-                [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
-            )
-            count, found_sum = count + len(batch), checksum(batch, found_sum)[1]
-        writer.sync()
+    start = decided["start"]
+    rows = rows_of(items, decided["time"], decided["time"] + 1 - grace_ms, expired)
+    if decided["count"] is not None:
+        found = checksum(rows)
         source.check()
-        if writer.offset - start != count:
+        if found != (decided["count"], decided["checksum"]):
             raise MoveError(
-                f"{count} items were exported, and the SEJ journal grew by {writer.offset - start}: another program"
-                " wrote to it; export into a journal that no other program uses",
+                f"an earlier export wrote this queue to offset {start} and later ones, with other options; to"
+                " export it again, remove this file",
                 path=plan.path,
             )
-        if read_back is not None and (again := checksum(islice(read_back(start), count))) != (count, found_sum):
-            raise MoveError(
-                f"the {count} items that were written have checksum {found_sum:08x}, but {again[0]} items with"
-                f" checksum {again[1]:08x} were read back; check the disk, and do not remove the source",
-                path=plan.path,
-            )
-        plan.store({**decided, "count": count, "checksum": found_sum})
-        return Moved(count, found_sum, start, source.damage)
+        return Moved(*found, start, source.damage)
+    there = writer.offset - start
+    count, found_sum = checksum(islice(rows, there)) if there >= 0 else (0, 0)
+    if count != there or (read_back is not None and checksum(islice(read_back(start), there)) != (count, found_sum)):
+        raise MoveError(
+            f"another program wrote to the SEJ journal: its {there} messages from offset {start} on are not the"
+            " items of the queue; remove this file to export all items again, after these messages",
+            path=plan.path,
+        )
+    while batch := list(islice(rows, BATCH)):
+        source.check()
+        writer.append_many(
+            [row.value for row in batch], [row.key for row in batch], timestamp=[row.timestamp for row in batch]
+        )
+        count, found_sum = count + len(batch), checksum(batch, found_sum)[1]
+    writer.sync()
+    source.check()
+    if writer.offset - start != count:
+        raise MoveError(
+            f"{count} items were exported, and the SEJ journal grew by {writer.offset - start}: another program"
+            " wrote to it; export into a journal that no other program uses",
+            path=plan.path,
+        )
+    if read_back is not None and (again := checksum(islice(read_back(start), count))) != (count, found_sum):
+        raise MoveError(
+            f"the {count} items that were written have checksum {found_sum:08x}, but {again[0]} items with"
+            f" checksum {again[1]:08x} were read back; check the disk, and do not remove the source",
+            path=plan.path,
+        )
+    plan.store({**decided, "count": count, "checksum": found_sum})
+    return Moved(count, found_sum, start, source.damage)
 
 
 class Form(Protocol):

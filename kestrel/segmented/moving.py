@@ -19,7 +19,7 @@ from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import Item, encode_put
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
-from kestrel.transfer import BATCH, Expired, Export, Fields, Import, MessageLike, Moved, WriterLike, checksum_of
+from kestrel.transfer import BATCH, Expired, Fields, Import, MessageLike, Moved, WriterLike, checksum_of, export_to
 from sej.checks import TEXT
 from sej.system.disk import OS, Disk, File
 from sej.system.sealed import SealedFile
@@ -64,7 +64,6 @@ def export(
         MissingError: the queue has no such reader.
     """
     place = Place.of(directory, name, disk, now_ms)
-    moving = Export(place, writer, expired, read_back)
     TEXT("reader", reader)
     with place.opening(), closing(Snapshot(place, exclude=True)) as snapshot:
         refuse_kestrel_2(place)
@@ -75,10 +74,13 @@ def export(
                 f"the queue {name} has no reader {reader!r}; its readers are {sorted(readers)}", path=place.directory
             )
         bookmark = readers[reader]
-        return moving.run(
+        return export_to(
+            writer,
             snapshot,
             ((item.data, item.add_time, item.expire_time) for item in snapshot.items(bookmark)),
             [snapshot.tail_id, bookmark.head, sorted(bookmark.done)],
+            expired=expired,
+            read_back=read_back,
             grace_ms=0,
             reader=f".read.{reader}",
         )

@@ -84,6 +84,7 @@ class Contents:
         self.growth = Growth(storage, backlog, sizes)
         self.reserved_at: dict[int, int] = {}
         try:
+            storage.open()
             if renew:
                 self.tail.renewing.renew([piece.path for piece in storage.pieces])
             self.damage, self.growth.checkpoints = load(storage.files, backlog)

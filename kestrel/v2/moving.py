@@ -14,7 +14,7 @@ from typing import Literal
 from kestrel.files import Place, wall_clock_ms
 from kestrel.reading import Pinned
 from kestrel.tail import end
-from kestrel.transfer import Expired, Export, Fields, Import, MessageLike, Moved, WriterLike
+from kestrel.transfer import Expired, Fields, Import, MessageLike, Moved, WriterLike, export_to
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
 from kestrel.v2.format import addx
@@ -69,7 +69,6 @@ def export(
         DamageError: the files are those of a Kestrel 3 queue.
     """
     place = Place.of(directory, name, disk, now_ms)
-    moving = Export(place, writer, expired, read_back)
     one_of(("first", "leave"))("open_transactions", open_transactions)
     DIALECT("dialect", dialect)
     with place.opening():
@@ -81,10 +80,13 @@ def export(
             snapshot.damage, _ = load(pieces, backlog)
             first = [backlog.open[xid] for xid in sorted(backlog.open)] if open_transactions == "first" else []
             waiting = (row for part in (first, backlog.rows()) for row in part)
-            return moving.run(
+            return export_to(
+                writer,
                 snapshot,
                 ((data, add_time, expiry or None) for _, data, add_time, expiry, _ in waiting),
                 [open_transactions, [[os.path.basename(piece.path), piece.size] for piece in pieces.all]],
+                expired=expired,
+                read_back=read_back,
                 grace_ms=1,
             )
 

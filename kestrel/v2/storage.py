@@ -84,30 +84,30 @@ class Storage:
     """
 
     def __init__(self, place: Place, dialect: Dialect = "auto", sync: Sync = "never") -> None:
-        """Take the lock and list the files; the arguments are those of :class:`~kestrel.tail.Tail`."""
+        """Take the lock; the arguments are those of :class:`~kestrel.tail.Tail`."""
         if place.name == KEPT:  # its journal would have the name of the folder that keeps damaged bytes of every queue
             raise BadNameError(
                 f"a queue cannot be named {KEPT!r}: the directory of damaged bytes has this name", path=place.directory
             )
         self.current: Piece
+        self.pieces: list[Piece] = []
         self.place, self._disk = place, place.disk
         self.tail = Tail(place, sync)
         self.fuse = self.tail.fuse
-        try:
-            listing = list_parts(place.files(), place.name)
-            self.pieces = listing.pieces
-            self.files = Pieces(self.pieces, self.fuse, dialect, place)
-            refuse_others(self.files)
-            for path in (*listing.dead, *listing.temporary):  # what a process that died left
-                self._disk.unlink(path)
-            for piece in self.pieces:
-                if piece.path.endswith(".pack"):
-                    final = piece.path.removesuffix(".pack")
-                    self._disk.rename(piece.path, final)
-                    piece.path = final
-        except BaseException:
-            self.tail.close()
-            raise
+        self.files = Pieces(self.pieces, self.fuse, dialect, place)
+
+    def open(self) -> None:
+        """List the files, and finish or remove what a process that died left."""
+        listing = list_parts(self.place.files(), self.place.name)
+        self.pieces += listing.pieces
+        refuse_others(self.files)
+        for path in (*listing.dead, *listing.temporary):
+            self._disk.unlink(path)
+        for piece in self.pieces:
+            if piece.path.endswith(".pack"):
+                final = piece.path.removesuffix(".pack")
+                self._disk.rename(piece.path, final)
+                piece.path = final
 
     def ready(self, damage: list[Damage]) -> None:
         """After the replay: cut what is damaged, each in its own file, and open the current file.
