@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
-from kestrel.errors import BadNameError, BusyError, FailedError, KestrelError, MissingError, TooLargeError
+from kestrel.errors import BadNameError, BusyError, FailedError, FullError, KestrelError, MissingError, TooLargeError
 from sej.checks import CALLABLE, COUNT, DISK, PATH, SECONDS, TEXT, optional, require
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
@@ -312,6 +312,18 @@ class Limits:
     def full(self, count: int, size: int, more: Sequence[bytes] = (b"",)) -> bool:
         """Whether a queue of count items and size bytes refuses more items. Only the last one may pass max_bytes."""
         return count + len(more) > self.most_items or size + sum(map(len, more[:-1])) >= self.most_bytes
+
+    def refuse(self, holder: str, count: int, size: int, way_out: str) -> NoReturn:
+        """Say that a queue or reader is full.
+
+        Raises:
+            FullError: always.
+        """
+        raise FullError(
+            f"{holder} holds {count} items of {size} bytes; the limits are {self.max_items} items and"
+            f" {self.max_bytes} bytes; {way_out}",
+            path=self._place.directory,
+        )
 
     def expiry(self, since_ms: int, own: int | None) -> int | None:
         """When an item expires that was put at since_ms, in ms since the epoch; own: by its own expiry; None: never."""

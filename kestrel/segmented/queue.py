@@ -349,12 +349,8 @@ class Queue(Puts, OpenQueue):
             if limits.full(len(reader), reader.size, items):
                 reader.sweep()  # what has expired takes no room
             if limits.full(len(reader), reader.size, items):
-                raise FullError(
-                    f"the reader {reader.name!r} of the queue {self.name} has {len(reader)} items of {reader.size}"
-                    f" bytes open; the limits are {limits.max_items} items and {limits.max_bytes} bytes; let it catch"
-                    " up, or open the queue with drop_oldest",
-                    path=self.directory,
-                )
+                way_out = "let it catch up, or open the queue with drop_oldest"
+                limits.refuse(f"the reader {reader.name!r} of the queue {self.name}", len(reader), reader.size, way_out)
 
     def _trim(self) -> None:
         """Drop the oldest items above a limit."""

@@ -104,7 +104,7 @@ class Contents:
             closes: the transaction that is confirmed by the same operation.
         """
         storage, backlog = self.storage, self.backlog
-        piece, position = storage.current, storage.size
+        piece, position = storage.current, storage.current.size
         operations = [addx(data, now, expiry) for data in items]
         if closes is not None:
             operations = [continue_(closes, data, now, expiry) for data in items]
@@ -196,7 +196,7 @@ class Contents:
         quiet = 0 if backlog.expiring else min(_MOST, self.growth.quiet_below)
         behind = bool(backlog.behind)
         backlog.behind_below = quiet if behind else 0
-        backlog.plain_below = 0 if behind else min(quiet, self.storage.size + backlog.room // MEMORY_PER_BYTE)
+        backlog.plain_below = 0 if behind else min(quiet, self.storage.current.size + backlog.room // MEMORY_PER_BYTE)
         backlog.empty_below = min(backlog.plain_below, self.growth.empty_below)
 
     def settle(self) -> None:
@@ -238,7 +238,7 @@ class Growth:
         """While the current file is smaller than this, a put needs nothing else if an item waits."""
         if self._backlog.behind:
             return self._sizes.max_memory_bytes
-        older = self._storage.total_size - self._storage.size
+        older = self._storage.total_size - self._storage.current.size
         return min(self._sizes.max_memory_bytes, self._sizes.max_journal_bytes + self._fresh_bytes - older)
 
     @property
@@ -259,7 +259,7 @@ class Growth:
         storage, backlog = self._storage, self._backlog
         if self.passed:
             self._pack(now_ms)
-        size = storage.size
+        size = storage.current.size
         total = storage.total_size
         if size >= self._sizes.journal_bytes + self._fresh_bytes and not backlog:
             self.rewrite(now_ms)
@@ -280,7 +280,7 @@ class Growth:
         """Rewrite the journal."""
         self._storage.rewrite(dump(self._backlog, now_ms))
         self.checkpoints.clear()
-        self._fresh_bytes = self._storage.size
+        self._fresh_bytes = self._storage.current.size
         self.rewrites += 1
 
     def _pack(self, now_ms: int) -> None:

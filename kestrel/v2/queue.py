@@ -119,8 +119,6 @@ class Queue(Calls, OpenQueue):
             dialect=(dialect, DIALECT),
         )
         self._limits = limits = Limits(place, max_items, max_bytes, max_item_bytes, max_age_s, most=MAX_ITEM_SIZE)
-        self._eventful = limits.bounded or max_age_s is not None
-        """Whether a put must look at the head first."""
         self._discard_oldest, self._expire_to = discard_oldest, expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
         self._counts = dict.fromkeys(("expired_items", "discarded", "canceled_transactions", "total_flushes"), 0)
@@ -281,7 +279,7 @@ class Queue(Calls, OpenQueue):
                 items=len(backlog),
                 bytes=backlog.data_bytes,
                 total_items=backlog.added,
-                logsize=store.storage.size,
+                logsize=store.storage.current.size,
                 mem_items=len(backlog.memory),
                 mem_bytes=backlog.memory_bytes,
                 age=max(self._now_ms() - backlog.taken_add_time, 0) if backlog.data_bytes else 0,
@@ -316,12 +314,8 @@ class Queue(Calls, OpenQueue):
         """Refuse or discard."""
         backlog, full = self._backlog, self._limits.full
         if full(len(backlog), backlog.data_bytes, items) and (not self._discard_oldest or full(0, 0, items)):
-            raise FullError(
-                f"the queue {self.name} holds {len(backlog)} items of {backlog.data_bytes} bytes; its limits are"
-                f" {self._limits.max_items} items and {self._limits.max_bytes} bytes; take some out, or open it with"
-                " discard_oldest",
-                path=self.directory,
-            )
+            way_out = "take some out, or open it with discard_oldest"
+            self._limits.refuse(f"the queue {self.name}", len(backlog), backlog.data_bytes, way_out)
         while backlog.head() is not None and full(len(backlog), backlog.data_bytes, items):
             self._store.remove()
             self._counts["discarded"] += 1
@@ -336,19 +330,14 @@ class Queue(Calls, OpenQueue):
             self._fuse.require_open()
             if reserving and backlog:
                 backlog.transactions += 1
-            if self._open_timeout_ms is not None:
-                self._time_out(self._now_ms())
-            if backlog.expiring or self._eventful:
-                self._expire(self._now_ms())
+            now = self._now_ms()
+            self._time_out(now)
+            self._expire(now)
             row = backlog.head()
             if row is not None:
                 return row
-            if self._store.reserved_at:
-                since = min(self._store.reserved_at.values())
-                due_ms = since + (self._open_timeout_ms or 0) - self._now_ms()
-                self._signal.limit_s = max(due_ms / 1000, 0.001)
-            else:
-                self._signal.limit_s = None
+            left_ms = [since + (self._open_timeout_ms or 0) - now for since in self._store.reserved_at.values()]
+            self._signal.limit_s = max(min(left_ms) / 1000, 0.001) if left_ms else None
         return None
 
     def _expire(self, now: int) -> None:
@@ -368,11 +357,10 @@ class Queue(Calls, OpenQueue):
 
     def _time_out(self, now: int) -> None:
         """Put back what was reserved for too long."""
-        reserved_at = self._store.reserved_at
-        if self._open_timeout_ms is not None and reserved_at:
-            late = [xid for xid, since in reserved_at.items() if now - since > self._open_timeout_ms]
-            if late:
-                self._put_back(late[::-1])
+        timeout_ms = self._open_timeout_ms or 0
+        late = [xid for xid, since in self._store.reserved_at.items() if now - since > timeout_ms]
+        if late:
+            self._put_back(late[::-1])
 
     def _put_back(self, xids: list[int]) -> None:
         self._store.put_back(xids)

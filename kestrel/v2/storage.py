@@ -128,11 +128,6 @@ class Storage:
         self.fuse.live = True
 
     @property
-    def size(self) -> int:
-        """The bytes of the current file."""
-        return self.current.size
-
-    @property
     def total_size(self) -> int:
         """The bytes of all files."""
         pieces = self.pieces
@@ -148,7 +143,7 @@ class Storage:
 
     def after_current(self) -> Piece:
         """The place of a file whose items come after all others. Raises as ``Appender.append``."""
-        if self.size:
+        if self.current.size:
             self.rotate()
         stamp = self._next_stamp()
         return Piece(self.place.path(f".{stamp}"), stamp, 0)
