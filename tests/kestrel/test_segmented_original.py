@@ -25,38 +25,29 @@ TORN = {
 }
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
-def test_a_torn_last_item_is_reported_and_cut(torn: bytes, tmp_path: Path) -> None:
+def test_a_torn_last_item_is_reported_and_cut(torn: bytes, alone: bool, tmp_path: Path) -> None:
     """The original takes its id for the last one: everything above counts as not put, and it delivers nothing."""
     good = WRITER_MAGIC + b"".join(map(put, range(1, 300)))
-    path = tmp_path / f"jobs.{NOW}"
-    path.write_bytes(good + torn)
+    path = first = tmp_path / f"jobs.{NOW}"
+    if alone:
+        path = tmp_path / f"jobs.{NOW + 1}"
+        path.write_bytes(WRITER_MAGIC + torn)
+    first.write_bytes(good if alone else good + torn)
+    damage = [(str(path), MAGIC_SIZE if alone else len(good))]
     found = segmented.load(tmp_path, "jobs")
     assert [item.id for item in found.items] == [*range(1, 300)]
-    assert [(one.path, one.position) for one in found.damage] == [(str(path), len(good))]
+    assert [(one.path, one.position) for one in found.damage] == damage
     with sej.Writer(tmp_path / "target") as writer:
         assert segmented.export(tmp_path, "jobs", writer).count == 299
     with segmented.Queue(tmp_path, "jobs") as queue:
-        assert [(one.path, one.position) for one in queue.damage] == [(str(path), len(good))]
-        assert path.read_bytes() == good
-        assert [kept.read_bytes() for kept in (tmp_path / "kept").iterdir()] == [torn]
+        assert [(one.path, one.position) for one in queue.damage] == damage
+        assert first.read_bytes() == good
+        assert path.exists() is not alone
+        assert [kept.read_bytes() for kept in (tmp_path / "kept").iterdir()] == [WRITER_MAGIC * alone + torn]
         assert queue.put(b"next") == 300
         assert len(queue.reader()) == 300
-
-
-@pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
-def test_a_torn_item_alone_in_its_file_is_reported_and_removed(torn: bytes, tmp_path: Path) -> None:
-    (tmp_path / f"jobs.{NOW}").write_bytes(WRITER_MAGIC + b"".join(map(put, range(1, 300))))
-    path = tmp_path / f"jobs.{NOW + 1}"
-    path.write_bytes(WRITER_MAGIC + torn)
-    found = segmented.load(tmp_path, "jobs")
-    assert [item.id for item in found.items] == [*range(1, 300)]
-    assert [one.path for one in found.damage] == [str(path)]
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        assert [one.path for one in queue.damage] == [str(path)]
-        assert not path.exists()
-        assert len([*(tmp_path / "kept").iterdir()]) == 1
-        assert queue.put(b"next") == 300
 
 
 def reader_file(path: Path) -> tuple[int, list[int]]:
