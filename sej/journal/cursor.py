@@ -424,10 +424,10 @@ class Cursor:
             self.due = stop
 
     def _too_small(self, first_available: int) -> NoReturn:
+        why = why_removed(self._directory, self.due) or "; retention waits only for readers with a kept offset"
         raise OffsetTooSmallError(
             f"message {self.due} was deleted; the first existing one is {first_available}: continue there (`sej reset"
-            " DIR NAME first` moves a reader); retention waits only for readers with a kept offset"
-            f"{why_removed(self._directory, self.due)}",
+            f" DIR NAME first` moves a reader){why}",
             first_available=first_available,
             path=self._directory.path,
             offset=self.due,

@@ -121,7 +121,7 @@ def at_risk(directory: Directory, now_ns: int) -> dict[str, str]:
             segment = max(containing(segments, reader.offset), 0)
             passed = stored["passed"].get(reader.name)
             if passed is not None and passed["offset"] == reader.offset:
-                found[reader.name] = _text(reader.name, passed)
+                found[reader.name] = _text("it", passed)
             elif reader.has_limits and segment < len(segments) - 1:
                 share, why = _used(stored["limits"], reader, segment, status, now_ns)
                 if share >= _WARN_AT:
@@ -133,7 +133,9 @@ def why_removed(directory: Directory, offset: int) -> str:
     """Return which readers were passed at an offset, and why, as the end of an error; nothing if none was."""
     try:
         passed = (_file(directory).load() or {"passed": {}})["passed"]
-        return "".join(f"; {_text(name, each)}" for name, each in passed.items() if each["offset"] == offset)
+        return "".join(
+            f"; {_text(f'reader {name!r}', each)}" for name, each in passed.items() if each["offset"] == offset
+        )
     except (
         SejError,
         OSError,
@@ -144,9 +146,9 @@ def why_removed(directory: Directory, offset: int) -> str:
         return ""
 
 
-def _text(name: str, passed: dict[str, Any]) -> str:
+def _text(whom: str, passed: dict[str, Any]) -> str:
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(whole(passed["at"])))
-    return f"reader {name!r} does not hold messages any more, since {passed['by']} ran at {at}: {passed['rule']}"
+    return f"retention does not wait for {whom} any more: {passed['rule']} (decided by {passed['by']} at {at})"
 
 
 def _used(

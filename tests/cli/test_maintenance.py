@@ -178,7 +178,7 @@ def test_a_reader_beyond_its_limit_is_named_before_and_after(journal: Path, monk
     assert b"will soon remove" in inside(monkeypatch, "doctor", journal).out
     done = inside(monkeypatch, *clean, str(behind - 1), journal)
     assert len(done.out.splitlines()) >= 3
-    assert "reader 'old' does not hold messages any more, since" in done.err
+    assert "reader 'old': retention does not wait for it any more: " in done.err
     told = inside(monkeypatch, *health)
     assert told.code == 1 and b"were deleted before it read them" in told.out
     looked = inside(monkeypatch, "doctor", journal)
