@@ -328,7 +328,10 @@ class AsyncQueue:
             self._awaited[offset] -= 1
             if not self._awaited[offset]:
                 del self._awaited[offset]
-        return await asyncio.to_thread(self.work.result, offset, 0.0)
+        try:
+            return await asyncio.to_thread(self.work.result, offset, 0.0)
+        except TimeoutError:
+            raise self.work._not_ended(offset, timeout) from None
 
     def _next_look(self) -> asyncio.Future[set[int]]:
         """Return the look that all waiting tasks share."""

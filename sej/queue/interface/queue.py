@@ -715,10 +715,13 @@ class WorkQueue(ABC):
                     look_at = now + LOOK_S
                     watch.wait(left)
         if found is None:
-            raise TimeoutError(f"item {offset} of queue {self.name!r} in {self.path} has not ended within {timeout} s")
+            raise self._not_ended(offset, timeout)
         if found.error is not None:
             raise found.error
         return None if found.data is None else decoded(self.serializer, found.data, self.path, offset)
+
+    def _not_ended(self, offset: int, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"item {offset} of queue {self.name!r} in {self.path} has not ended within {timeout:g} s")
 
     def result_data(self, result: Any) -> bytes:
         """Return a result as it is kept; see :meth:`Item.done`."""
