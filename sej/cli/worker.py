@@ -96,15 +96,17 @@ def worker(
     if time_limit is not None:
         POSITIVE_SECONDS("--time-limit", time_limit)  # here: a worker that refuses it would be started again and again
     function = _function(target)  # a wrong name ends this command before it waits, and not each of its workers
-    is_new = wait and place.wait(None)
+    is_scheduled = every is not None or cron is not None
+    is_new = wait and not is_scheduled and place.wait(None)
     options = {"lease_s": lease, "max_attempts": max_attempts, "serializer": serializer, "limit": _limit(limit)}
-    opened = place.open_existing(is_new=is_new, **options)
+    opens = place.open if is_scheduled and place.backend == "journal" else place.open_existing  # its items are its own
+    opened = opens(is_new=is_new, **options)
     if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
         opened.close()
         raise SystemExit(supervise(processes, reload=reload))
     is_supervised()
     with opened:
-        if every is not None or cron is not None:
+        if is_scheduled:
             opened.put(b"" if serializer is None else None, every=every, cron=cron, schedule=target)
         work(
             opened,
@@ -125,6 +127,8 @@ def _limit(text: str | None) -> Limit | None:
     by, _, parts = text.rpartition("=")
     found: dict[str, Any] = {"rate" if "/" in part else "concurrency": part.strip() for part in parts.split(",")}
     try:
+        if not found.get("concurrency", "0").isdecimal():
+            raise ValueError(f"{found['concurrency']!r} is neither a number of items nor a rate")
         if "concurrency" in found:
             found["concurrency"] = int(found["concurrency"])
         limit = Limit(by, **found)

@@ -205,7 +205,8 @@ def test_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kinds = q._core.log.state.order.kinds  # type: ignore[attr-defined]
         assert (kinds.by, kinds.concurrency, kinds.rate, q.stats().done) == (TENANT, 2, "10/m", 2)
     for wrong in ("header:tenant", "header:tenant=x", "tenant=2"):
-        assert inside(monkeypatch, "worker", "q", "tasks:act", "--limit", wrong, "--until-empty").code == 2
+        done = inside(monkeypatch, "worker", "q", "tasks:act", "--limit", wrong, "--until-empty")
+        assert done.code == 2 and "--limit must be as in" in done.err and "literal" not in done.err
 
 
 # --- against a model

@@ -397,6 +397,11 @@ def test_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stderr.endswith(
         "tasks:report\n"
     )
+    command[4] = "new"  # only this command puts items: it creates the queue, and does not wait for it
+    for worker in (command, [*command, "--wait"]):
+        assert subprocess.run(worker, capture_output=True, text=True, check=False, timeout=60).stderr.endswith(
+            "tasks:report\n"
+        )
 
 
 # --- against a model
