@@ -46,7 +46,10 @@ class Sqlite:
     @classmethod
     def connect(cls, path: str) -> Self:
         """Open a database that exists. A commit is on the disk when it returns."""
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            connection = sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+        except sqlite3.OperationalError as error:
+            raise sqlite3.OperationalError(f"{path}: {error}") from None
         connection.execute("PRAGMA synchronous = FULL")  # with NORMAL, a power failure takes commits of a WAL back
         return cls(connection)
 

@@ -238,7 +238,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert command("relay", "--once", "shop.db", tmp_path / "j", "--table", "x;y").returncode == 2
     missing = command("relay", "--once", tmp_path / "missing.db", tmp_path / "j")
     assert missing.returncode == 4
-    assert missing.stderr == b"sej: the database cannot be used: unable to open database file\n"
+    text = f"sej: the database cannot be used: {tmp_path / 'missing.db'}: unable to open database file\n"
+    assert missing.stderr.decode() == text
 
 
 def test_a_wrong_database_is_an_error_of_run_once(tmp_path: Path) -> None:
