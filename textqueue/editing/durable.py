@@ -43,7 +43,7 @@ from sej.system.durable import require_stored, write_missing
 from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, take_file_lease
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.log import Checkpoint, Ledger
+from textqueue.ledger.log import Ledger
 
 _PIECE_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 1 << 12
@@ -61,7 +61,8 @@ class _Known(NamedTuple):
 
     token: Token
     epoch: int
-    checkpoint: Checkpoint
+    reading: int
+    position: int
 
 
 class UnsyncedBytes(NamedTuple):
@@ -88,10 +89,8 @@ class Durable:
         record = self._known
         if record is None or record.token[0] != token[0]:
             return UnsyncedBytes([(0, token[1])], ours=False, names=True, log=0)
-        log = ledger.since(record.checkpoint)
-        whole = UnsyncedBytes(
-            [(0, token[1])], ours=False, names=False, log=0 if log is None else record.checkpoint.position
-        )
+        log = ledger.since(record.reading, record.position)
+        whole = UnsyncedBytes([(0, token[1])], ours=False, names=False, log=0 if log is None else record.position)
         if log is None:
             return whole
         if not log:
@@ -103,7 +102,7 @@ class Durable:
 
     def store(self, token: Token, ledger: Ledger) -> None:
         """Store the state that was just synced."""
-        self._known = _Known(token, ledger.epoch, ledger.checkpoint())
+        self._known = _Known(token, ledger.epoch, *ledger.place())
 
 
 def _spans(file: File, positions: Sequence[int], size: int, end: int) -> list[_Span] | None:

@@ -147,15 +147,6 @@ READ_ONLY_ERRORS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """The errors of the system if this user may only read the file."""
 _READ_BYTES: Final = 1 << 16
 _LEAST_LINES: Final = 1000
-_CHECK_BYTES: Final = 128
-
-
-class Checkpoint(NamedTuple):
-    """A position in a ledger: its inode, the position, and the CRC32 of the bytes before it. All 0: no ledger."""
-
-    inode: int = 0
-    position: int = 0
-    check: int = 0
 
 
 class Ledger:
@@ -169,7 +160,7 @@ class Ledger:
         self._disk = disk
         self._file: File | None = None
         self._inode = 0
-        self.reading = 0  # changes when given_back is cleared
+        self.reading = 0  # changes when the ledger is opened again, and given_back is cleared
         self._forget()
 
     def _forget(self) -> None:
@@ -352,24 +343,15 @@ class Ledger:
         self.refresh(look=True)
         self._enough = max(self.lines * 2, _LEAST_LINES)
 
-    def checkpoint(self) -> Checkpoint:
-        """Return the position after the last applied line."""
-        if self._file is None:
-            return Checkpoint()
-        return Checkpoint(self._inode, self._read_to, self._check(self._read_to))
+    def place(self) -> tuple[int, int]:
+        """Return which reading of the ledger this is, and the position after the last applied line."""
+        return self.reading, self._read_to
 
-    def since(self, checkpoint: Checkpoint) -> list[Record] | None:
-        """Return the lines after a position; None if it is not a position in this file."""
-        if self._file is None or checkpoint.inode != self._inode or checkpoint.position > self._read_to:
-            return [] if self._file is None and checkpoint == Checkpoint() else None
-        if self._check(checkpoint.position) != checkpoint.check:
+    def since(self, reading: int, position: int) -> list[Record] | None:
+        """Return the lines after a position; None if the ledger was opened again since."""
+        if reading != self.reading:
             return None
-        return list(records_in(self._file.read(self._read_to - checkpoint.position, checkpoint.position)))
-
-    def _check(self, position: int) -> int:
-        assert self._file is not None
-        size = min(position, _CHECK_BYTES)
-        return zlib.crc32(self._file.read(size, position - size))
+        return [] if self._file is None else list(records_in(self._file.read(self._read_to - position, position)))
 
     def sync(self, start: int = 0) -> None:
         """Sync the ledger to disk, under the lock. The bytes before start are known to be on disk."""
