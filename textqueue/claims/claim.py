@@ -50,7 +50,6 @@ from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import Conflict
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
@@ -133,7 +132,7 @@ class Claim:
         lease_s = seconds("lease_s", lease_s)
         POSITIVE_SECONDS("lease_s", lease_s)
         self._require_open()
-        if not self._lease:
+        if not self.message.claim:
             return True
         message, source, holder = self.message, self.message.source, self.owner.encode()
         owner = source.leases.leased(holder, lease_s)
@@ -145,7 +144,7 @@ class Claim:
             return Change([], kind, owner)
 
         try:
-            message.moved_to(*source.edit(message.place, extend, "extend the lease of a claim", self._lease))
+            message.moved_to(*source.edit(message.place, extend, "extend the lease of a claim", self._owner))
         except MessageMovedError as error:
             return self._unchanged(error)
         self._set_owner(owner)
@@ -153,12 +152,7 @@ class Claim:
 
     def _set_owner(self, owner: bytes) -> None:
         self._owner = owner
-        self.message.claim = self._lease
-
-    @property
-    def _lease(self) -> bytes:
-        """Return the owner with its lease; empty if the claim has none."""
-        return self._owner if claimant(self._owner) != self._owner else b""
+        self.message.claim = owner if claimant(owner) != owner else b""  # only a lease needs it
 
     def _require_open(self) -> None:
         if not self._open:
@@ -204,9 +198,7 @@ class Claim:
         return self._report("lease" if isinstance(error, ClaimLostError) else "changed", error.reason)
 
     def _report(self, kind: str, why: str) -> bool:
-        message = self.message
-        action = f"left as it is: {why}"
-        message.source.file.note([Conflict(message.path, message.position, message.value, kind, action)])
+        self.message.source.file.report(self.message.position, self.message.raw, kind, f"left as it is: {why}")
         return False
 
 

@@ -17,7 +17,7 @@ from sej.system.clock import Clock
 from sej.system.disk import Disk, File
 from sej.system.locks import has_file_lease, is_file_leasable, take_file_lease
 from sej.system.logs import WARNING, record
-from textqueue.format.parser import value_of
+from textqueue.format.parser import decode, value_of
 from textqueue.format.windows import Token, token_of
 from textqueue.ledger.log import Ledger, Record
 from textqueue.ledger.sidecar import Guard, sidecar_path, temporary_file
@@ -79,7 +79,7 @@ class TqFile:
 
     def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
         """Add a conflict."""
-        self.note([Conflict(self.path, position, value_of(raw).decode("utf-8", "replace"), kind, action)])
+        self.note([Conflict(self.path, position, decode(value_of(raw)), kind, action)])
 
     def note(self, conflicts: list[Conflict]) -> None:
         """Add conflicts, and log them."""
