@@ -223,6 +223,16 @@ def _locked(directory: str) -> AbstractContextManager[object]:
     return Lock(os.path.join(directory, ".sej-ship.lck"), what=f"shipping to {directory}").acquire()
 
 
+@contextmanager
+def _as_ours(kind: str, path: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise a library's errors as ours."""
+    try:
+        yield
+    except errors as error:
+        first = str(error).strip().partition("\n")[0]
+        raise SejError(f"the {kind} table cannot be read or written: {first}", path=path) from error
+
+
 class DeltaTarget:
     """A Delta table. Each commit has one application transaction for each journal: its key, and the next offset.
 
@@ -335,16 +345,10 @@ class DeltaTarget:
                 path=self._address,
             )
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise the library's errors as ours."""
+    def _errors(self) -> AbstractContextManager[None]:
         from deltalake.exceptions import DeltaError
 
-        try:
-            yield
-        except DeltaError as error:
-            first = str(error).strip().partition("\n")[0]
-            raise SejError(f"the Delta table cannot be read or written: {first}", path=self._address) from error
+        return _as_ours("Delta", self._address, DeltaError)
 
 
 class IcebergTarget:
@@ -426,17 +430,11 @@ class IcebergTarget:
         """Close the catalogue and release the lock."""
         self._open.close()
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise the libraries' errors as ours."""
+    def _errors(self) -> AbstractContextManager[None]:
         from pyiceberg.exceptions import CommitFailedException
         from sqlalchemy.exc import SQLAlchemyError
 
-        try:
-            yield
-        except (CommitFailedException, SQLAlchemyError, ValueError, OSError) as error:
-            first = str(error).strip().partition("\n")[0]
-            raise SejError(f"the Iceberg table cannot be read or written: {first}", path=self._directory) from error
+        return _as_ours("Iceberg", self._directory, CommitFailedException, SQLAlchemyError, ValueError, OSError)
 
 
 Target = ParquetTarget | DeltaTarget | IcebergTarget
