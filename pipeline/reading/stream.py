@@ -221,13 +221,9 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
         found = {}
         for name, follower in followers.items():
-            offset = given[name]
+            offset = {EARLIEST: follower.first, LATEST: follower.end}.get(given[name], given[name])
             if options["startingTimestamp"] is not None:
                 offset = follower.extent().find_time(options["startingTimestamp"])
-            elif offset == EARLIEST:
-                offset = follower.first
-            elif offset == LATEST:
-                offset = follower.end
             found[name] = entry(follower, offset)
         return dict(sorted(found.items()))
 

@@ -17,10 +17,8 @@ import polars as pl
 import pyarrow as pa
 from polars.io.plugins import register_io_source
 
-from pipeline.columns import SEJ
-from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
-from pipeline.tables.where import condition_of
+from pipeline.tables.where import hint_of
 
 _TESTS: Final = {"Eq": "=", "Gt": ">", "GtEq": ">=", "Lt": "<", "LtEq": "<="}
 _MIRRORED: Final = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
@@ -90,7 +88,7 @@ def _all_of(node: Any) -> Iterator[Condition]:
         if "Column" in right:
             left, right, test = right, left, _MIRRORED[test]
         if "Column" in left and "Literal" in right:
-            yield from _understood(left["Column"], test, _value(right))
+            yield from hint_of(left["Column"], test, _value(right))
     elif function is not None:
         yield from _function(function["input"], function["function"].get("Boolean"))
 
@@ -100,22 +98,13 @@ def _function(given: list[Any], name: Any) -> Iterator[Condition]:
         return
     column = given[0]["Column"]
     if name in ("IsNull", "IsNotNull"):
-        yield from _understood(column, "is null" if name == "IsNull" else "is not null", None)
+        yield from hint_of(column, "is null" if name == "IsNull" else "is not null", None)
     elif isinstance(name, dict) and "IsIn" in name:
-        yield from _understood(column, "in", list(_value(given[1])))
+        yield from hint_of(column, "in", list(_value(given[1])))
     elif isinstance(name, dict) and "IsBetween" in name:  # closed or not: a bound too many is tested by Polars
-        yield from _understood(column, ">=", _value(given[1]))
-        yield from _understood(column, "<=", _value(given[2]))
+        yield from hint_of(column, ">=", _value(given[1]))
+        yield from hint_of(column, "<=", _value(given[2]))
 
 
 def _value(literal: dict[str, Any]) -> Any:
     return pl.select(pl.Expr.deserialize(io.StringIO(json.dumps(literal)), format="json")).item()
-
-
-def _understood(column: str, test: str, value: Any) -> Iterator[Condition]:
-    if column not in SEJ or SEJ[column] == "binary":
-        return
-    try:
-        yield condition_of(column, test, value, SEJ)
-    except OptionError:
-        return

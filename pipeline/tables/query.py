@@ -19,15 +19,13 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from pipeline.columns import SEJ
 from pipeline.options import OptionError
 from pipeline.reading.conditions import Condition
 from pipeline.tables.table import Table
-from pipeline.tables.where import condition_of
+from pipeline.tables.where import hint_of
 from sej.errors import SejError
 
 _BYTES: Final = "_bytes"
-_PRUNING: Final = frozenset(SEJ) - {"type", "key", "value"}
 _KINDS: Final = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
@@ -211,18 +209,10 @@ def _texts(given: str | list[str]) -> list[str]:
 
 def _hints(text: str) -> Iterator[Condition]:
     """Yield the comparisons of one filter of a plan, if it is an AND of comparisons."""
-    for term in text.split(" AND "):
-        match = _TERM.fullmatch(term)
-        if match is None:
-            return
-    for term in text.split(" AND "):
-        match = _TERM.fullmatch(term)
-        assert match is not None
-        column, test, literal = match.groups()
+    found = [_TERM.fullmatch(term) for term in text.split(" AND ")]
+    for column, test, literal in [match.groups() for match in found if match] if all(found) else []:
         value = literal[1:-1].replace("''", "'") if literal.startswith("'") else int(literal)
-        if column in _PRUNING:
-            with suppress(OptionError):
-                yield condition_of(column, test, value, SEJ)
+        yield from hint_of(column, test, value)
 
 
 class _Stream:

@@ -10,6 +10,7 @@ import operator
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import pyarrow as pa
 
-from pipeline.columns import ONE_SOURCE
+from pipeline.columns import ONE_SOURCE, SEJ
 from pipeline.connection import Remote
 from pipeline.options import EPOCH, OptionError, ns_of
 from pipeline.reading.conditions import Chosen, Condition
@@ -180,6 +181,13 @@ def condition_of(column: str, test: str, value: Any, columns: Mapping[str, str])
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise OptionError(f"where needs a list after IN, got {value!r}")
     return Condition(column, "in", [_value(column, kind, each) for each in value])
+
+
+def hint_of(column: str, test: str, value: Any) -> Iterator[Condition]:
+    """Yield a condition of a query, in whatever language, if it may limit what is read."""
+    if SEJ.get(column, "binary") != "binary":
+        with suppress(OptionError):
+            yield condition_of(column, test, value, SEJ)
 
 
 def _value(column: str, kind: str, given: Any) -> Any:
