@@ -76,14 +76,13 @@ def read_journal(
         end=(end, optional(COUNT)),
         disk=(disk, DISK),
     )
-    return _operations(absolute_path(path), dialect, start, end, disk)
+    where = absolute_path(path)
 
+    def operations() -> Iterator[Operation]:
+        with open_file(where, disk) as file:
+            yield from reading(file, dialect, start, end).records()
 
-def _operations(
-    path: str | os.PathLike[str], dialect: Dialect, start: int, end: int | None, disk: Disk
-) -> Iterator[Operation]:
-    with open_file(path, disk) as file:
-        yield from reading(file, dialect, start, end).records()
+    return operations()
 
 
 def reading(file: File, dialect: Dialect = "auto", start: int = 0, end: int | None = None) -> Reading:

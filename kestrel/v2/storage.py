@@ -58,14 +58,12 @@ def refuse_others(pieces: Pieces) -> None:
     for piece in pieces.all:
         with opened(pieces.source, piece.path) as file:
             magic = file.read(MAGIC_SIZE, 0)
-        if magic in (READER_MAGIC, WRITER_MAGIC):
-            raise DamageError(
-                "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
-                " with the option for libkestrel; nothing was changed",
-                path=piece.path,
-                position=0,
-            )
         try:
+            if magic in (READER_MAGIC, WRITER_MAGIC):
+                raise DamageError(
+                    "this is a file of Kestrel 3, expected one of Kestrel 2; open the queue with kestrel.segmented or"
+                    " with the option for libkestrel; nothing was changed"
+                )
             decode(magic)
         except DamageError as error:
             raise DamageError(error.reason, path=piece.path, position=0) from None
