@@ -33,7 +33,7 @@ class Tail(Appender):
 
     Attributes:
         place: where the queue is.
-        others: what is synced after the newest file, by :meth:`sync_all`.
+        others: what is synced after the newest file, by :meth:`sync`.
         renewing: the record of the bytes on disk.
         closed: whether :meth:`close` has finished. If it was interrupted, another call finishes it.
     """
@@ -84,24 +84,19 @@ class Tail(Appender):
             self.fuse.blow(error)
 
     def sync(self) -> None:
-        """Sync the appended bytes to disk. It raises the errors of ``Appender.append``."""
+        """Sync all files to disk, items before commits; under the mutex. Raises as ``Appender.append``."""
         if not self.fuse.live:
             self.fuse.refuse()
         with self.failing():
             self.force()
-
-    def sync_all(self) -> None:
-        """As :meth:`sync`, and all other files after it, so items before commits; under the mutex."""
-        self.sync()
-        with self.failing():
             for other in self.others:
                 other.sync()
 
     def sync_open(self) -> None:
-        """As :meth:`sync_all`, unless the queue was closed; takes the mutex."""
+        """As :meth:`sync`, unless the queue was closed; takes the mutex."""
         with self.signal.guard:
             if not self.fuse.shut:
-                self.sync_all()
+                self.sync()
 
     def by_policy(self) -> None:
         """Sync now or later, after an append to the newest file."""
@@ -131,7 +126,7 @@ class Tail(Appender):
             self.sync_open()
 
     def force(self) -> None:
-        """As :meth:`sync`, inside an operation: an ``OSError`` is the caller's."""
+        """Sync the newest file, inside an operation: an ``OSError`` is the caller's."""
         file = self.output.file
         if file is not None and self.output.unsynced:
             self.lock.check()

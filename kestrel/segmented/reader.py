@@ -199,7 +199,7 @@ class Reader(Following):
 
     def checkpoint(self) -> None:
         """Replace the reader file by a short one; the writer files are synced first."""
-        self._tail.sync_all()
+        self._tail.sync()
         self.done = {number for number in self.done if number > self.head}
         self.file.replace(self.head, sorted(self.done))
 

@@ -19,20 +19,8 @@ from typing import Final
 from kestrel.errors import DamageError, KestrelError
 from kestrel.fast import Rows
 from kestrel.reading import Cursor
-from kestrel.v2.format import (
-    ADD_XID,
-    ADDX_HEAD,
-    CONFIRM_REMOVE,
-    CONTINUE,
-    MAX_XID,
-    MIN_XID,
-    REMOVE,
-    REMOVE_TENTATIVE,
-    REMOVE_TENTATIVE_XID,
-    SAVE_XID,
-    UNREMOVE,
-    Operation,
-)
+from kestrel.v2 import format as opcodes
+from kestrel.v2.format import ADDX_HEAD, MAX_XID, MIN_XID, Operation
 from kestrel.v2.items import ENTRY_BYTES, Row
 from kestrel.v2.journal import Piece
 from kestrel.v2.storage import Pieces
@@ -134,27 +122,27 @@ class Backlog(Rows):
     def _apply(self, operation: Operation) -> None:
         opcode, xid = operation.opcode, operation.xid or 0
         if operation.data is not None:
-            if opcode == CONTINUE:
+            if opcode == opcodes.CONTINUE:
                 self.open.pop(xid, None)
             self.append(_row(operation, self.added))
             self.added += 1
-        elif opcode == REMOVE:
+        elif opcode == opcodes.REMOVE:
             self._take()
-        elif opcode == REMOVE_TENTATIVE_XID:
+        elif opcode == opcodes.REMOVE_TENTATIVE_XID:
             self.last_xid = xid
             self._reserve(self._take(), xid)
-        elif opcode == REMOVE_TENTATIVE:
+        elif opcode == opcodes.REMOVE_TENTATIVE:
             row = self._take()
             if row is None or not row[4]:
                 self.last_xid = next_xid(self.last_xid, self.open)
             self._reserve(row, row[4] if row is not None and row[4] else self.last_xid)
-        elif opcode == CONFIRM_REMOVE:
+        elif opcode == opcodes.CONFIRM_REMOVE:
             self.open.pop(xid, None)
-        elif opcode == UNREMOVE:
+        elif opcode == opcodes.UNREMOVE:
             found = self.open.pop(xid, None)
             if found is not None:
                 self.appendleft(found)
-        elif opcode == SAVE_XID:
+        elif opcode == opcodes.SAVE_XID:
             self.last_xid = xid
 
     def _take(self) -> Row | None:
@@ -249,5 +237,5 @@ def _next_add(adds: Cursor) -> Operation:
 
 def _row(operation: Operation, number: int) -> Row:
     """What an adding operation adds."""
-    xid = (operation.xid or 0) if operation.opcode == ADD_XID else 0
+    xid = (operation.xid or 0) if operation.opcode == opcodes.ADD_XID else 0
     return number, operation.data or b"", operation.add_time, operation.expiry or 0, xid
