@@ -112,7 +112,6 @@ def state(directory: Path, name: str, three: bool, json: bool) -> None:
 
     Example: sej kestrel state spool cars
     """
-    _require(directory, name)
     damage: list[Damage]
     if _segmented(directory, name, three=three):
         loaded = segmented.load(directory, name)
@@ -140,7 +139,6 @@ def pack(directory: Path, name: str) -> None:
 
     Example: sej kestrel pack spool cars
     """
-    _require(directory, name)
     if _segmented(directory, name, three=False):
         raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which cannot be packed")
     _complain(pack_queue(directory, name))
@@ -166,7 +164,6 @@ def export(
 
     Example: sej kestrel export spool cars cars
     """
-    _require(directory, name)
     three = _segmented(directory, name, three=three)
 
     def read_back(offset: int) -> Iterable[MessageLike]:
@@ -195,19 +192,19 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
 
     Example: sej kestrel import spool cars cars
     """
-    move = segmented.import_ if _segmented(directory, name, three=three) else moving.import_
+    move = segmented.import_ if _segmented(directory, name, three=three, new=True) else moving.import_
     with journals.scanner(journal) as messages:
         _report(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
 
 
-def _require(directory: Path, name: str) -> None:
-    """Make sure that a file of the queue is there: its name, or its name and a dot or ``~~``."""
-    if not files_of(directory, name):
+def _segmented(directory: Path, name: str, *, three: bool, new: bool = False) -> bool:
+    """Whether a queue is Kestrel 3's, by how its files begin; as ``three`` says if no file has any bytes.
+
+    Raises:
+        FileNotFoundError: it has no file, and is not ``new``.
+    """
+    if not new and not files_of(directory, name):
         raise FileNotFoundError(f"{directory}: the directory holds no file of a queue {name!r}; check the name")
-
-
-def _segmented(directory: Path, name: str, *, three: bool) -> bool:
-    """Whether a queue is Kestrel 3's, by how its files begin; as ``three`` says if no file has any bytes."""
     formats = formats_of(directory, name) if directory.is_dir() else set()
     if three:  # damaged files too; but Kestrel 3 has no file of just this name
         if formats == {False} and (directory / name).is_file():

@@ -176,10 +176,13 @@ def _remaining(waiting: list[range], alive: dict[int, Row], now_ms: int) -> Iter
 
 
 def _dump(open_: Mapping[int, Row | None], waiting: Iterable[bytes], last_xid: int, now_ms: int) -> Iterator[bytes]:
-    for xid in _in_order(open_, last_xid):
+    for xid in sorted(open_, key=lambda xid: (xid == last_xid, xid)):  # a replay ends with the one that was used last
         yield _add(open_[xid], now_ms)
         yield xid_operation(REMOVE_TENTATIVE_XID, xid)
-    unused = b"" if last_xid in open_ or not last_xid else _use(last_xid)
+    unused = b""
+    if last_xid and last_xid not in open_:
+        # This makes it the last one that was used, in operations that every Kestrel 2 reads; only while nothing waits.
+        unused = addx(b"", 0) + b"".join(xid_operation(one, last_xid) for one in (REMOVE_TENTATIVE_XID, CONFIRM_REMOVE))
     if open_:
         yield unused
         unused = b""
@@ -188,22 +191,12 @@ def _dump(open_: Mapping[int, Row | None], waiting: Iterable[bytes], last_xid: i
         unused = b""
 
 
-def _in_order(open_: Iterable[int], last_xid: int) -> list[int]:
-    """Ascending, the one that was used last at the end, so that a replay ends with it."""
-    return sorted(open_, key=lambda xid: (xid == last_xid, xid))
-
-
 def _add(row: Row | None, now_ms: int) -> bytes:
     """An item; None: one that is gone, without its data."""
     if row is None:
         return addx(b"", 0)
     _, data, add_time, expiry, _ = row
     return addx(data, now_ms if add_time is None else add_time, expiry)
-
-
-def _use(xid: int) -> bytes:
-    """Makes xid the last one that was used, in operations that every Kestrel 2 reads; only while nothing waits."""
-    return addx(b"", 0) + xid_operation(REMOVE_TENTATIVE_XID, xid) + xid_operation(CONFIRM_REMOVE, xid)
 
 
 def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
