@@ -1,7 +1,7 @@
 # Every task, with its set-up: `make demo` or `make test` alone is enough on a machine with Python 3.11 and make.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture docs wheel oldest release-check release-tools sbom wheels workflows format setup clean
+.PHONY: help demo test check bench torture docs wheel oldest upstream release-check release-tools sbom wheels workflows format setup clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -63,6 +63,9 @@ wheel: ## sdist and wheel in dist/; installs only what builds them
 
 oldest: setup ## the oldest allowed dependencies in build/oldest, and a quick part of the tests with them
 	$(PY) -m tools.oldest build/oldest
+
+upstream: setup ## the tests that kombu ships for its transports, on ours
+	$(PY) -m tools.upstream build/upstream
 
 release-check: setup ## changelog, reproducible archives, the installed wheel: all that needs no network
 	$(PY) -m tools.release_check
