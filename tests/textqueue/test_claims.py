@@ -129,13 +129,13 @@ def test_the_next_claim_does_not_read_the_done_messages(path: Path, monkeypatch:
     path.write_bytes(b"=done\n" * 20_000 + b"-x\n" * 50)
     reads: list[int] = []
 
-    def counting(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
+    def counting(file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool] | None) -> Window:
         reads.append(position)
         return read_window(file, position, size, settled=settled)
 
     with TextQueue(path) as q:
         assert q.take() is not None
-        monkeypatch.setattr("textqueue.claims.claim.read_window", counting)
+        monkeypatch.setattr("textqueue.format.windows.read_window", counting)
         for _ in range(10):
             taken(q).done()
     assert 1 <= len(reads) <= 10, "at most one window each"

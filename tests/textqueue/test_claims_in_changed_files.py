@@ -69,7 +69,9 @@ class Saving:
         self.data = data
         self.calls = 0
 
-    def read_window(self, file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool]) -> Window:
+    def read_window(
+        self, file: File, position: int, size: int, *, settled: Callable[[int, bytes], bool] | None
+    ) -> Window:
         self._count()
         return read_window(file, position, size, settled=settled)
 
@@ -91,7 +93,7 @@ def test_a_save_while_a_claim_looks_for_a_message_moves_no_claim(path: Path, mon
         claim = taken(q)
         monkeypatch.setattr("textqueue.editing.queue_file.SAVING_S", 0.0)
         saving = Saving(path, 1, path.read_bytes()[: len(lined(b""))] + b"#x\n-a\n-b\n")
-        monkeypatch.setattr("textqueue.claims.claim.read_window", saving.read_window)
+        monkeypatch.setattr("textqueue.format.windows.read_window", saving.read_window)
         with path.open("rb"):  # another program has it open: no lease
             found = taken(other)
             assert found.message.value == "b"

@@ -11,7 +11,6 @@ import pytest
 
 from tests.textqueue.claiming import lined, plain, taken
 from textqueue import MessageStatus, TextQueue
-from textqueue.claims import claim as claims
 from textqueue.editing import append, archive_and_split, reconcile
 from textqueue.format import windows
 
@@ -105,12 +104,13 @@ def test_an_archive_keeps_a_save_that_was_made_meanwhile(
 def test_a_claim_after_many_done_messages_lets_an_editor_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(lined(path.read_bytes().replace(b"-", b"=") + b"-to do\n"))
     asked: list[bool] = []
+    real = windows.read_window
 
     def read_window(*arguments: Any, **options: Any) -> windows.Window:
         asked.append(waits(path))
-        return windows.read_window(*arguments, **options)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(claims, "read_window", read_window)
+    monkeypatch.setattr(windows, "read_window", read_window)
     with TextQueue(path) as q:
         assert taken(q).done()
     assert len(asked) > 3

@@ -247,7 +247,7 @@ class EditingLarge(Editing):
         "textqueue.editing.queue_file": ["_BLOCK_BYTES"],
         "textqueue.editing.append": ["_TAIL_BYTES"],
         "textqueue.editing.tq_file": ["_BLOCK"],
-        "textqueue.claims.claim": ["FIRST_WINDOW"],
+        "textqueue.format.windows": ["FIRST_WINDOW"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
     }
 

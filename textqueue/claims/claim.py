@@ -45,7 +45,6 @@ from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
-from sej.system.locks import end_file_lease_if_waited_for
 from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place, entry_at
@@ -54,7 +53,7 @@ from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
 from textqueue.format.parser import digest, essence, retries_of
-from textqueue.format.windows import FIRST_WINDOW, read_window, require_resolved
+from textqueue.format.windows import require_resolved, scan
 from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Record
 
 _SCAN_BYTES: Final = 1 << 12
@@ -377,11 +376,8 @@ class Claimer:
     def _scan(self, file: File) -> _Found | None:
         """Search from the low position, and advance it past messages that are not free."""
         claims = self._source.file.ledger.claims
-        size = _SCAN_BYTES
         passed = True  # no deferred message so far, so the low position may advance
-        position = self._low
-        while True:
-            window = read_window(file, position, size, settled=self._source.settled)
+        for window in scan(file, self._low, _SCAN_BYTES, self._source.settled):
             require_resolved(file, window)
             data = window.data
             at = 0 if data[:1] == b"-" else data.find(b"\n-") + 1
@@ -404,13 +400,9 @@ class Claimer:
                 at = data.find(b"\n-", match.end() - 1) + 1
                 if not at:
                     break
-            position = window.position + len(data)
             if passed:
-                self._low = position
-            if window.at_end:
-                return None
-            size = min(size * 4, FIRST_WINDOW)
-            end_file_lease_if_waited_for(file)
+                self._low = window.position + len(data)
+        return None
 
     def _is_taken(self, holder: bytes, position: int, raw: bytes) -> bool:
         """Return whether the claim in a mutex counts, although the ledger has none at the position."""

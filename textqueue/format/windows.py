@@ -102,19 +102,20 @@ def placed(position: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         position += len(raw)
 
 
-def scan(file: File) -> Iterator[Window]:
-    """Yield the windows of the whole file. The caller checks afterwards that the file did not change.
+def scan(
+    file: File, position: int = 0, size: int = 0, settled: Callable[[int, bytes], bool] | None = None
+) -> Iterator[Window]:
+    """Yield the windows from a position on, as :func:`read_window`. The caller checks that the file did not change.
 
     If it has a file lease, a process that opens the file waits for one window at most.
     """
-    position = 0
     while True:
-        end_file_lease_if_waited_for(file)
-        window = read_window(file, position, FIRST_WINDOW)
+        window = read_window(file, position, size or FIRST_WINDOW, settled=settled)
         yield window
         if window.at_end:
             return
-        position = window.position + len(window.data)
+        position, size = window.position + len(window.data), min(size * 4, FIRST_WINDOW)
+        end_file_lease_if_waited_for(file)
 
 
 def scan_chunks(file: File) -> Iterator[tuple[int, bytes]]:
