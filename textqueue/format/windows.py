@@ -28,12 +28,11 @@ Token = tuple[int, int, int]
 
 
 class Window(NamedTuple):
-    """Whole chunks from a position. ``at_end``: it is the last window. ``held``: the bytes held back after it."""
+    """Whole chunks from a position. ``at_end``: it is the last window."""
 
     position: int
     data: bytes
     at_end: bool
-    held: int
 
 
 def token_of(status: Status) -> Token:
@@ -56,14 +55,11 @@ def read_window(file: File, position: int, size: int, *, settled: Callable[[int,
         if position == 0 and data.startswith(BOM):
             position, data = len(BOM), data[len(BOM) :]
             size -= len(BOM)
-        if len(data) < size:  # the end of the file
-            end = whole(data)
-            if not data or settled is None or settled(position + end, data[end:]):
-                return Window(position, data, True, 0)
-            return Window(position, data[:end], True, len(data) - end)
-        end = whole(data)
-        if end:
-            return Window(position, data[:end], False, 0)
+        end, at_end = whole(data), len(data) < size
+        if at_end and (not data or settled is None or settled(position + end, data[end:])):
+            return Window(position, data, True)
+        if at_end or end:
+            return Window(position, data[:end], at_end)
         size *= 2
 
 

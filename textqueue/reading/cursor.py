@@ -79,7 +79,7 @@ class _Reader:
         self.moved = False  # lines moved: the position is outdated
         self.foreign = False  # another program changed the file, maybe above the position
         self.cut = False  # the reader left the window before its end
-        self.window = Window(0, b"", False, 0)
+        self.window = Window(0, b"", False)
         self.soon = False  # whether a part was read so soon after a change that a later one may have the same time
         self._size = FIRST_WINDOW
 
