@@ -223,3 +223,9 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
 def test_the_command_counts(journal: Path) -> None:
     done = CliRunner().invoke(app, ["count", str(journal)])
     assert done.output == "100\n"
+
+
+def test_an_archive_among_the_files_of_a_journal_is_refused(spark: SparkSession, journal: Path) -> None:
+    with pytest.raises(OptionError, match="is among the files of the journal"):
+        jobs.archive(spark, journal, journal / "tmp" / "archive")
+    assert not (journal / "tmp" / "archive").exists()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import polars
@@ -21,7 +21,6 @@ from pyiceberg.table import StaticTable
 import hub
 import sej
 from hub.wire import Server
-from pipeline.options import OptionError
 from pipeline.tables.output import format_of, write_file
 from pipeline.tables.shipping import DeltaTarget, ParquetTarget, default_reader
 from pipeline.tables.shipping import ship as run_ship
@@ -469,14 +468,6 @@ def test_a_target_among_the_files_of_a_journal_is_refused(ship: Ship, journal: P
         refused = ship(journal, f"{kind}:{target}")
         assert (refused.code, f"is among the files of the journal {journal}" in refused.err) == (2, True)
     assert sorted(journal.rglob("*")) == before
-
-
-def test_an_archive_among_the_files_of_a_journal_is_refused(journal: Path) -> None:
-    from pipeline import jobs
-
-    with pytest.raises(OptionError, match="is among the files of the journal"):
-        jobs.archive(cast("Any", None), journal, journal / "tmp" / "archive")
-    assert not (journal / "tmp" / "archive").exists()
 
 
 def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
