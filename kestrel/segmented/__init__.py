@@ -2,11 +2,11 @@
 
 The modules, in the order in which they are best read::
 
-    format                         records, one at a time and by the block
-    files                          reading files: which items count
+    format                         records, and how they are decoded and encoded
+    files, snapshot                reading a file; which files are a queue, and what they add up to
     queue, journal                 the queue and its limits; its writer files and its readers' files
     reader                         a reader: what it has taken, and what it may commit
-    snapshot, moving               a queue for reading only, and what it holds; into a SEJ journal and back
+    moving                         into a SEJ journal and back
 """
 
 from kestrel.segmented.files import Bookmark, read_reader_file, read_writer_file

@@ -1,8 +1,8 @@
 """A libkestrel queue: one journal of items, several readers that each see all of them.
 
-Relies on ``journal`` (one write per put or commit) and ``reader``. Promises: a put or commit
-that returned survives the death of the process. An item that a reader did not commit is delivered again after the next
-opening, one that it did commit is not, in whatever order. A writer file is removed when every reader is past it.
+Relies on ``journal`` (one write per put or commit) and ``reader``. Promises: a put or commit that returned survives the
+death of the process. An item that a reader did not commit is delivered again after the next opening, one that it did
+commit is not, in whatever order. A writer file is removed when every reader is past it.
 
 A reader whose file is missing, damaged or foreign begins at the first item: what may have been seen is seen again,
 nothing is lost. (The original lets it begin at the end.) One process opens a queue; its threads share it.

@@ -2,7 +2,7 @@
 
 The modules, in the order in which they are best read::
 
-    format, codec                  opcodes, and operations as bytes
+    format                         operations, and how they are decoded and encoded
     journal                        which files are the journal, and reading one of them
     items, backlog, replay         what waits and is reserved, what operations do to it, what a journal adds up to
     queue, contents                the queue: its files and its items in memory, changed together
