@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -662,6 +663,37 @@ def test_sync_is_named(sync: Any, kind: Any, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="sync must be"):
             kind.open(tmp_path, sync=wrong)
     kind.open(tmp_path).close()
+
+
+def test_what_was_written_is_synced_after_the_period(kind: Any, tmp_path: Path) -> None:
+    """Also what is written after such a sync. If it fails, the next call fails."""
+    syncing, failing = Event(), False
+
+    def hook(verb: str, *_: object) -> None:
+        if verb == "sync":
+            syncing.set()
+            if failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with closing(kind.open(tmp_path, sync=0.001, disk=HookedDisk(hook))) as q:
+        tail = q.queue._tail
+
+        def synced() -> bool:
+            with tail.signal.guard:  # a sync is not under way
+                syncing.clear()
+                return not any(output.unsynced for output in (tail.output, *tail.others))
+
+        steps: list[Callable[[], object]] = [partial(q.put, b"a"), partial(q.put, b"b"), lambda: q.end(q.take()[0])]
+        for step in steps:
+            step()
+            while not synced():
+                assert syncing.wait(60)
+        failing = True
+        q.put(b"c")
+        assert syncing.wait(60)
+        assert not synced()
+        with pytest.raises(FailedError):
+            q.put(b"d")
 
 
 def work(queue: kestrel.Queue) -> None:
