@@ -206,5 +206,7 @@ def require_root(root: str, *, disk: Disk = OS) -> None:
     """
     there = disk.status(root)
     if there is None:
-        raise JournalNotFoundError("there is no hub here; `sej hub serve` or hub.Store creates one", path=root)
+        raise JournalNotFoundError(
+            "this directory does not exist; expected a hub's root, which `sej hub serve` creates", path=root
+        )
     _require_no_journal(root, there, disk)

@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "hub push --client a absent 127.0.0.1:1": (4, "absent: the path does not exist; expected a SEJ directory or a"),
     "hub push --client a --journal b spool 127.0.0.1:1": (4, "leave --journal (journal_dir) out to copy all of them"),
     "hub push --client a spool 127.0.0.1:1": (4, "has no journal; `--follow` waits for one"),
-    "hub ls absent": (4, "absent: there is no hub here; `sej hub serve` or hub.Store creates one"),
+    "hub ls absent": (4, "absent: this directory does not exist; expected a hub's root, which `sej hub serve` creates"),
     "hub ls orders": (4, "this is a SEJ directory; expected a hub's root"),
     "hub ls jobs.tq": (4, "this is a file; expected a hub's root"),
     "hub ls spool": (4, "this is not a hub's root; pass the directory that `sej hub serve` serves"),
