@@ -31,6 +31,7 @@ test: libraries ## everything that must hold: the checks, all tests on both code
 	$(JAVA) $(call PYTEST,2) -m "not long"
 
 check: check-setup ## the quick part: style, types, layers, exports
+	@echo "check: ruff, mypy (a minute the first time) and the tests of the layers, side by side"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint house
 
 .PHONY: lint house pure check-setup demo-setup libraries
