@@ -450,7 +450,7 @@ class TextQueue:
             what = f"mark {len(group)} messages as {status.name}"
             done = source.edit_many(places, marking(source, status, reason), what, claims if any(claims) else ())
             for message, place in zip(group, done, strict=True):
-                message.moved_to(*place)
+                message.position, message.raw, message.epoch = place
             for _, raw, _ in places:
                 if raw[:1] == CONTROL_OF[MessageStatus.queued]:
                     source.delivered.forget(raw)

@@ -143,7 +143,7 @@ class Claim:
             return Change([], kind, owner)
 
         try:
-            message.moved_to(*source.edit(message.place, extend, "extend the lease of a claim", self._owner))
+            message.edit(extend, "extend the lease of a claim", self._owner)
         except MessageMovedError as error:
             return self._unchanged(error)
         self._set_owner(owner)
@@ -179,7 +179,7 @@ class Claim:
             return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
 
         try:
-            message.moved_to(*source.edit(message.place, change, "end the claim of a message", self._owner))
+            message.edit(change, "end the claim of a message", self._owner)
         except MessageMovedError as error:
             self._claimer.forget(self)
             source.end_missing(message.position, message.raw, self._owner)

@@ -122,7 +122,7 @@ def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], stat
     for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
         change = marking(source, status, None, owner)
         try:
-            source.edit(place, change, f"mark a message that {result}")
+            source.edit_many([place], change, f"mark a message that {result}")
         except MessageMovedError as error:
             source.file.report(place.position, place.raw, "changed", f"{result}, left as it is: {error.reason}")
     source.sync()

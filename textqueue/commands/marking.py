@@ -232,9 +232,7 @@ def _end_claims(path: Path, hosts: tuple[str, ...]) -> None:
             owner = (holder or "").encode("utf-8", "surrogateescape")
             host = host_of(owner)
             if host and (host in hosts or host.partition("#")[0] in hosts):
-                source, place = message.source, message.place
-                change = marking(source, MessageStatus.queued, None, owner)
-                message.moved_to(*source.edit(place, change, "end a claim"))
+                message.edit(marking(message.source, MessageStatus.queued, None, owner), "end a claim")
                 print_line(name_of(message, path), owner)
                 done = True
     if not done:

@@ -209,10 +209,6 @@ class Source:
             path=self.path,
         )
 
-    def edit(self, place: Place, change: Making, what: str, claim: bytes = b"") -> Place:
-        """Change a message in place, and return it as it is now; see :meth:`edit_many`."""
-        return self.edit_many([place], change, what, [claim] if claim else ())[0]
-
     def edit_many(
         self, places: Sequence[Place], change: Making, what: str, claims: Sequence[bytes] = (), *, free: bool = False
     ) -> list[Place]:

@@ -61,9 +61,11 @@ class Message:
         """Where it was read or last changed; for the queue."""
         return Place(self.position, self.raw, self.epoch)
 
-    def moved_to(self, position: int, raw: bytes, epoch: int) -> None:
-        """Take over what an edit has found or written; for the queue."""
-        self.position, self.raw, self.epoch = position, raw, epoch
+    def edit(self, change: Making, what: str, claim: bytes | None = None) -> None:
+        """Change it in the file, if it has a claim, by default that of this object; for the queue."""
+        claim = self.claim if claim is None else claim
+        there, claims = [Place(self.position, self.raw, self.epoch)], [claim] if claim else ()
+        ((self.position, self.raw, self.epoch),) = self.source.edit_many(there, change, what, claims)
 
     @property
     def value(self) -> str:
@@ -179,7 +181,7 @@ class Message:
                 position=self.position,
             )
         old = self.raw
-        self._edit(self._setting(index, data), f"set variable {index}")
+        self.edit(self._setting(index, data), f"set variable {index}")
         if old[0] == _QUEUED:  # otherwise it was forgotten before, when it was marked
             self.source.delivered.changed(old, self.raw)
 
@@ -222,15 +224,10 @@ class Message:
         )
 
     def _mark(self, status: MessageStatus, reason: str | None = None) -> None:
-        source, raw, claims = self.source, self.raw, [self.claim] if self.claim else ()
-        change = marking(source, status, reason)
-        (done,) = source.edit_many([Place(self.position, raw, self.epoch)], change, _WHAT[status], claims)
-        self.position, self.raw, self.epoch = done
+        raw = self.raw
+        self.edit(marking(self.source, status, reason), _WHAT[status])
         if raw[0] == _QUEUED:  # otherwise it was forgotten before, and the hash would be that of an equal message
-            source.delivered.forget(raw)
-
-    def _edit(self, change: Making, what: str) -> None:
-        self.position, self.raw, self.epoch = self.source.edit(self.place, change, what, self.claim)
+            self.source.delivered.forget(raw)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same message of the same file, at the same position."""

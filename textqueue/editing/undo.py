@@ -90,6 +90,7 @@ def _undo(edit: _Edit) -> Message:
             position=max(record.position, 0),
         )
     place = min(at, key=lambda one: abs(one.position - record.position))
-    done = source.edit(place, marking(source, STATUS_OF[edit.before]), "undo a change of a status")
+    message = Message(source, place.raw, place.position, place.epoch)
+    message.edit(marking(source, STATUS_OF[edit.before]), "undo a change of a status")
     source.delivered.forget(place.raw)
-    return Message(source, done.raw, done.position, done.epoch)
+    return message
