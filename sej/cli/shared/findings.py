@@ -276,11 +276,12 @@ def _messages(look: _Look) -> Iterator[Finding]:
 
 
 def _tier(look: _Look) -> Iterator[Finding]:
-    """Report whether the cold tier can be reached and has its objects. None is read."""
+    """Report whether the cold tier can be reached and has its objects. None is read; quick: not looked for either."""
     if (tier := Tier.of(look.places)) is None:
         return
     found = f"{counted(len(tier.objects), 'object')}, {human_size(tier.size)}, in {tier.address}"
-    if absent := tier.absent():
+    absent = [] if look.quick else tier.absent()
+    if absent:
         found += f"; {len(absent)} missing or of another size, the first is {absent[0]}: put back what a copy has"
     values = {"objects": len(tier.objects), "bytes": tier.size, "absent": len(absent)}
     yield Finding("cold tier", "problem" if absent else "ok", found, values=values)
