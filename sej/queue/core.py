@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
-from sej.queue.log.lock import Holders
+from sej.queue.log.lock import Holders, Watchers
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
 from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
@@ -33,7 +34,7 @@ from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
 from sej.system.paths import Resolved
-from sej.system.watch import Watch
+from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedOptions, SharedWriter
 
 ORDERS: Final = ("ready", "key")
@@ -41,10 +42,12 @@ ORDERS: Final = ("ready", "key")
 ON_DEAD: Final = ("next", "block")
 """next: after a dead letter the next item of its key is delivered; block: its key waits until it is put back."""
 _KEEP_NS: Final = 1_000_000_000
+_SAFETY_S: Final = 1.0
+"""A process that does not watch looks for items this often, as one that watches does if nothing changes."""
 _SUFFIX: Final = ".queue"
 _PARTS: Final = (
     *(("syncer", "close"), ("holders", "release"), ("log", "close"), ("fresh", "close"), ("others", "close")),
-    *(("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
+    *(("watchers", "close"), ("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
 )
 """What a queue gives back, and how."""
 _T = TypeVar("_T")
@@ -93,6 +96,7 @@ class QueueCore:
         life: whether it is open, and the mutex.
         writer: the journal's writer.
         holders: the leases of this queue, and who else lives.
+        watchers: which of the waiting processes watch the queue.
         log: the state.
         letters: the dead letters.
         syncer: shares syncs of the log between threads.
@@ -136,6 +140,7 @@ class QueueCore:
         disk.mkdir(directory.at("ofs"))  # a copy of a journal may lack an empty directory
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
+        self.watchers = Watchers(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
@@ -238,11 +243,45 @@ class QueueCore:
         self._kept = log.state.kept
 
     def watches(self) -> list[Watch]:
-        """Return watches that wake when an item may be available; created at the first call."""
+        """Return watches that wake when an item may be available; they may be closed, which wakes, too."""
         with self.life.mutex:
             if not self._watched:
                 self._watched = [Watch(self.directory.jnl), Watch(self.directory.at("ofs"))]
-            return self._watched
+            return list(self._watched)
+
+    def wait(self, limit: float | None, *, shared: bool) -> bool:
+        """Wait until an item may be available; return False if only the time is over.
+
+        Args:
+            limit: seconds; None: without a limit.
+            shared: wait without watching as long as enough others do.
+        """
+        most = _SAFETY_S if limit is None else min(limit, _SAFETY_S)
+        end, looks = time.monotonic() + most, False
+        while True:
+            with self.life.mutex:
+                if not self.life.open:
+                    return True
+                bell = self.watchers.join() if shared else None
+                looks = looks or bell is not None or not self._watched
+                if bell is not None:
+                    self._close_watches()
+                watches = self.watches() if bell is None else []
+            if bell is None:
+                return looks or bool(wait_any(watches, limit))
+            left = end - time.monotonic()
+            if left <= 0 or not bell.wait(left):
+                return limit is None or limit > most
+
+    def stop_waiting(self) -> None:
+        """Let another process watch, if too few do."""
+        with self.life.mutex:
+            if self.life.open:
+                self.watchers.leave()
+
+    def _close_watches(self) -> None:
+        while self._watched:
+            self._watched.pop().close()
 
     # --- under the lock
 
@@ -298,13 +337,14 @@ class QueueCore:
             part = vars(self).get(name)  # None: the opening failed before it
             if part is not None:
                 getattr(part, release)()
-        for watch in self._watched:
-            watch.close()
+        self._close_watches()
 
     def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         if hasattr(self, "log"):
             self.log.close()
+        if hasattr(self, "watchers"):
+            self.watchers.close()
 
     def _reworded(self, cause: BaseException) -> SejError:
         return self.log.as_writer_failed(cause)
