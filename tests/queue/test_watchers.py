@@ -1,12 +1,15 @@
 """Of many processes that wait for an item, three watch the queue: an item wakes these, and none is missed."""
 
 import contextlib
+import errno
+import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +84,23 @@ def test_a_process_that_applies_a_limit_always_watches(tmp_path: Path, waiting: 
         assert q._wait(0.0)
         assert q._core.watchers._bell is None
         assert len(q._core._watched) == 2
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_process_that_cannot_open_the_files_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(_path: str, _mode: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with opened(tmp_path, FakeClock()) as q:
+        with monkeypatch.context() as patch:
+            patch.setattr(q._core.watchers, "_disk", SimpleNamespace(open=refuse))
+            for _ in range(2):
+                q._wait(0.0)
+                assert len(q._core._watched) == 2
+        q._wait(0.0)
+        assert q._core.watchers._mine is not None
 
 
 @pytest.mark.usefixtures("events_only")

@@ -18,7 +18,7 @@ from typing import Final
 
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory
-from sej.system.disk import File
+from sej.system.disk import File, Tolerated, of_system
 from sej.system.locks import Lock
 from sej.system.watch import Watch
 
@@ -86,11 +86,19 @@ class Watchers:
         self._bell: Watch | None = None
 
     def join(self) -> Watch | None:
-        """Return None if this process watches now, else what wakes it if another watcher may be needed."""
+        """Return None if this process watches now, else what wakes it if another watcher may be needed.
+
+        It watches, too, if the disk is full or descriptors are scarce.
+        """
         if self._bell is None:  # before the first attempt: what changes after that is noticed
-            for number in range(len(self._files), _WATCHERS):
-                path = os.path.join(self._folder, f"watch-{number}.lck")
-                self._files.append(self._disk.open(path, "append"))
+            try:
+                for number in range(len(self._files), _WATCHERS):
+                    path = os.path.join(self._folder, f"watch-{number}.lck")
+                    self._files.append(self._disk.open(path, "append"))
+            except OSError as error:
+                if not of_system(error):
+                    raise
+                return None
             self._bell = Watch(self._folder, closing=True)
         if self._mine is None:
             self._mine = next((file for file in self._files if file.lock()), None)
@@ -109,7 +117,8 @@ class Watchers:
             else:
                 busy += 1
         if busy < _FEW:
-            mine.truncate(0)  # it is empty: this only wakes the others
+            with Tolerated():  # an item may have been taken, which an error would hide
+                mine.truncate(0)  # it is empty: this only wakes the others
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
