@@ -168,6 +168,8 @@ def segment_messages(path: Path) -> Iterator[Message]:
         raise FileNotFoundError(f"{path}: the file does not exist; `sej file DIR` prints the segments of a journal")
     if os.path.isdir(path):
         raise NotAJournalError("this is a directory: `sej scan` reads it; `sej dump` takes one .jnl file", path=path)
+    if path.suffix == ".gz":
+        raise NotAJournalError("this is compressed; expand it first: `gunzip --keep FILE`", path=path)
     with OS.open(path, "read") as file:
         head = file.read(OFFSET_SIZE, 0)
     due = OFFSET.unpack(head)[0] if len(head) == OFFSET_SIZE else 0

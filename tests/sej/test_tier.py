@@ -220,6 +220,11 @@ def test_compressed_objects_are_small_and_of_gzip(tmp_path: Path, tier: str, mon
     assert row["tier"]["bytes"] == stored
     assert "ok       cold tier" in inside(monkeypatch, "doctor", tmp_path / "j").out.decode()
     if "://" not in tier:
+        place = inside(monkeypatch, "file", tmp_path / "j", "0").out.decode().strip()
+        done = inside(monkeypatch, "dump", place)
+        assert (
+            done.code == 4 and done.err == f"sej: {place}: this is compressed; expand it first: `gunzip --keep FILE`\n"
+        )
         assert [os.path.getsize(each.address) for each in found] == [each.listed.stored_size for each in found]
         data = b"".join(gzip.decompress(Path(each.address).read_bytes()) for each in found)
         assert restore(tmp_path / "j") and data == b"".join(
