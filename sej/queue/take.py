@@ -82,7 +82,7 @@ def require_limit(name: str, value: Any) -> None:
         rate=(value.rate, optional(require_rate)),
     )
     what, _, part = value.by.partition(":")
-    if what not in ("key", "header") or (what == "header" and not part):
+    if value.by != "key" and (what not in ("key", "header") or not part):
         raise ValueError(f"by must be 'key', 'key:/' or 'header:NAME', got {value.by!r}")
 
 

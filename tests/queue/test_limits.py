@@ -120,7 +120,7 @@ def test_a_queue_in_use_gets_a_limit(tmp_path: Path, clock: FakeClock) -> None:
     [
         ("key", TypeError, "limit must be"),
         (sej.Limit("tenant"), ValueError, "by must be 'key', 'key:/' or 'header:NAME', got 'tenant'"),
-        (sej.Limit("header:"), ValueError, "by must be"),
+        *((sej.Limit(by), ValueError, "by must be") for by in ("header:", "key:", ":", "")),
         (sej.Limit("key", concurrency=0), ValueError, "concurrency must be at least 1"),
         (sej.Limit("key", rate="fast"), ValueError, "rate must be"),
     ],
