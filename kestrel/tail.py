@@ -143,11 +143,6 @@ class Tail(Appender):
             yield
         self.fuse.live = True
 
-    def fresh(self) -> None:
-        """The file was just synced and put in the place of all others."""
-        assert self.output.file is not None
-        self.renewing.fresh(self.output.file, self.entry.size)
-
     def close(self) -> None:
         """Sync, close the file and release the lock; a second time does nothing."""
         fuse = self.fuse

@@ -130,12 +130,13 @@ cdef class Entry:
     """A file in the queue's list; see the reference."""
 
     cdef public str path
+    cdef public object stamp
     cdef public int64_t size
     cdef public int64_t first_id
     cdef public int64_t last_id
 
-    def __init__(self, str path not None, int64_t size, int64_t first_id=0, int64_t last_id=0):
-        self.path = path
+    def __init__(self, str path not None, stamp, int64_t size=0, int64_t first_id=0, int64_t last_id=0):
+        self.path, self.stamp = path, stamp
         self.size, self.first_id, self.last_id = size, first_id, last_id
 
 
@@ -221,7 +222,7 @@ cdef class Appender:
         self.fuse = fuse
         self.signal = Signal()
         self.output = Output(fuse)
-        self.entry = Entry("", 0)
+        self.entry = Entry("", None)
         self.active = active
 
     cdef inline bint ready(self) except -1:

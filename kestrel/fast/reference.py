@@ -178,13 +178,15 @@ class Entry:
 
     Attributes:
         path: the file.
+        stamp: the number in its name; None for the current file of Kestrel 2.
         size: how many of its bytes count.
         first_id: of its first item; 0: it has none, or the format has no ids.
         last_id: of its last item.
     """
 
-    def __init__(self, path: str, size: int, first_id: int = 0, last_id: int = 0) -> None:
+    def __init__(self, path: str, stamp: int | None, size: int = 0, first_id: int = 0, last_id: int = 0) -> None:
         self.path = path
+        self.stamp = stamp
         self.size = size
         self.first_id = first_id
         self.last_id = last_id
@@ -261,7 +263,7 @@ class Appender:
         """Make one that has no file yet."""
         self.fuse, self.signal = fuse, Signal()
         self.output = Output(fuse)
-        self.entry = Entry("", 0)
+        self.entry = Entry("", None)
         self.active = active
         self._checked_ns = 0
 

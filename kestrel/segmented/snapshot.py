@@ -87,14 +87,15 @@ class WriterFile(Entry):
     """One writer file; first_id and last_id are 0 while it holds no item.
 
     Attributes:
-        stamp: the number in its name.
         whole: how many bytes it had when it was found.
         scanned: what was found in it.
     """
 
+    stamp: int
+
     def __init__(self, path: str, stamp: int, whole: int = 0, scanned: Scan = _EMPTY) -> None:
-        super().__init__(path, scanned.size, scanned.first_id, scanned.last_id)
-        self.stamp, self.whole, self.scanned = stamp, whole, scanned
+        super().__init__(path, stamp, scanned.size, scanned.first_id, scanned.last_id)
+        self.whole, self.scanned = whole, scanned
 
 
 def scan_files(writers: list[tuple[int, str, int]], source: Source) -> tuple[list[WriterFile], list[Damage]]:

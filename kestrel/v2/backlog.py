@@ -17,12 +17,11 @@ from contextlib import closing
 from typing import Final
 
 from kestrel.errors import DamageError, KestrelError
-from kestrel.fast import Rows
+from kestrel.fast import Entry, Rows
 from kestrel.reading import Cursor
 from kestrel.v2 import format as opcodes
 from kestrel.v2.format import ADDX_HEAD, MAX_XID, MIN_XID, Operation
 from kestrel.v2.items import ENTRY_BYTES, Row
-from kestrel.v2.journal import Piece
 from kestrel.v2.storage import Pieces
 from sej.system.disk import of_system
 
@@ -48,7 +47,7 @@ class Backlog(Rows):
 
     def __init__(self, pieces: Pieces, limit_bytes: int) -> None:
         super().__init__()
-        self.place: tuple[Piece, int] | None = None
+        self.place: tuple[Entry, int] | None = None
         self._pieces = pieces
         self._limit_bytes = limit_bytes
         self.next_number = 0
@@ -58,10 +57,9 @@ class Backlog(Rows):
         return len(self.memory) + self.behind
 
     @property
-    def piece(self) -> Piece | None:
+    def piece(self) -> Entry | None:
         """The piece that is read from; None while everything is in memory."""
-        entry = None if self._adds is None else self._adds.entry
-        return entry if isinstance(entry, Piece) else None
+        return None if self._adds is None else self._adds.entry
 
     @property
     def data_bytes(self) -> int:
@@ -103,7 +101,7 @@ class Backlog(Rows):
         self.memory_bytes -= len(row[1])
         return row
 
-    def apply(self, piece: Piece, operations: list[Operation]) -> bool:
+    def apply(self, piece: Entry, operations: list[Operation]) -> bool:
         """Do what the next operations of a piece say. False if a state dump ended it: its size says where.
 
         What an operation finds no item or transaction for is ignored, as the original does.

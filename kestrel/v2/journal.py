@@ -130,18 +130,6 @@ def _is_dump(file: File, position: int, end: int) -> bool:
     return dump.count >= 0 and at == end
 
 
-class Piece(Entry):
-    """One file of a journal; size counts what is good of it. Its path changes when it is rotated.
-
-    Attributes:
-        stamp: the number in its name; None for the current file.
-    """
-
-    def __init__(self, path: str, stamp: int | None, size: int = 0) -> None:
-        super().__init__(path, size)
-        self.stamp = stamp
-
-
 class Listing(NamedTuple):
     """The files of one queue in a directory.
 
@@ -151,7 +139,7 @@ class Listing(NamedTuple):
         temporary: files that a process left when it died while writing them.
     """
 
-    pieces: list[Piece]
+    pieces: list[Entry]
     dead: list[str]
     temporary: list[str]
 
@@ -167,15 +155,15 @@ def list_parts(files: Mapping[str, int], name: str) -> Listing:
     for path, size in files.items():
         rest = os.path.basename(path)[len(name) :]
         if not rest:
-            current.append(Piece(path, None, size))
+            current.append(Entry(path, None, size))
         elif rest.startswith("~~"):
             if rest not in OURS:
                 temporary.append(path)
         elif (stamp := stamp_of(rest[1:])) is not None:
-            rotated.append(Piece(path, stamp, size))
+            rotated.append(Entry(path, stamp, size))
         elif (stamp := stamp_of(rest[1:].removesuffix(".pack"))) is not None:
             if size:
-                packs.append(Piece(path, stamp, size))
+                packs.append(Entry(path, stamp, size))
             else:
                 dead.append(path)
     pieces = sorted(rotated, key=_stamp)
@@ -186,5 +174,5 @@ def list_parts(files: Mapping[str, int], name: str) -> Listing:
     return Listing(pieces + current, dead, temporary)
 
 
-def _stamp(piece: Piece) -> int:
+def _stamp(piece: Entry) -> int:
     return piece.stamp or 0

@@ -20,12 +20,13 @@ from contextlib import closing
 from typing import Final, NamedTuple
 
 from kestrel.errors import Damage, DamageError
+from kestrel.fast import Entry
 from kestrel.files import Place
 from kestrel.reading import Pinned, opened
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.format import CONFIRM_REMOVE, REMOVE_TENTATIVE_XID, addx, xid_operation
 from kestrel.v2.items import Item, Row, item_of
-from kestrel.v2.journal import DIALECT, Dialect, Piece
+from kestrel.v2.journal import DIALECT, Dialect
 from kestrel.v2.storage import Pieces, pinned_pieces
 from sej.system.disk import OS, Disk
 
@@ -45,14 +46,14 @@ class Checkpoint(NamedTuple):
         last_xid: the transaction id that was used last.
     """
 
-    piece: Piece
+    piece: Entry
     open: dict[int, int]
     waiting: list[range]
     added: int
     last_xid: int
 
     @classmethod
-    def of(cls, piece: Piece, backlog: Backlog) -> Checkpoint:
+    def of(cls, piece: Entry, backlog: Backlog) -> Checkpoint:
         """The state as it is now, at the end of piece."""
         waiting: list[range] = []
         for number, *_ in backlog.memory:

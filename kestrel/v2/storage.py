@@ -16,12 +16,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from kestrel.errors import BadNameError, Damage, DamageError
-from kestrel.fast import Fuse
+from kestrel.fast import Entry, Fuse
 from kestrel.files import KEPT, MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place
 from kestrel.reading import Pinned, Reading, Source, opened
 from kestrel.tail import Sync, Tail
 from kestrel.v2.format import decode
-from kestrel.v2.journal import Dialect, Piece, list_parts, reading
+from kestrel.v2.journal import Dialect, list_parts, reading
 from sej.system.disk import File
 from sej.system.logs import WARNING, record
 
@@ -36,10 +36,10 @@ class Pieces:
         source: what opens them.
     """
 
-    def __init__(self, pieces: list[Piece], fuse: Fuse, dialect: Dialect, source: Source) -> None:
+    def __init__(self, pieces: list[Entry], fuse: Fuse, dialect: Dialect, source: Source) -> None:
         self.all, self.fuse, self.dialect, self.source = pieces, fuse, dialect, source
 
-    def following(self, piece: Any) -> tuple[Piece, int] | None:
+    def following(self, piece: Any) -> tuple[Entry, int] | None:
         """The next piece, all of it."""
         at = self.all.index(piece) + 1
         return (self.all[at], 0) if at < len(self.all) else None
@@ -87,8 +87,8 @@ class Storage:
             raise BadNameError(
                 f"a queue cannot be named {KEPT!r}: the directory of damaged bytes has this name", path=place.directory
             )
-        self.current: Piece
-        self.pieces: list[Piece] = []
+        self.current: Entry
+        self.pieces: list[Entry] = []
         self.place, self._disk = place, place.disk
         self.tail = Tail(place, sync)
         self.fuse = self.tail.fuse
@@ -131,7 +131,7 @@ class Storage:
         pieces = self.pieces
         return pieces[0].size if len(pieces) == 1 else sum(piece.size for piece in pieces)
 
-    def rotate(self) -> Piece:
+    def rotate(self) -> Entry:
         """Give the current file its number and start a new one; returns the old one. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self.tail.output.close()
@@ -139,21 +139,21 @@ class Storage:
             self._open_current()
         return self.pieces[-2]
 
-    def after_current(self) -> Piece:
+    def after_current(self) -> Entry:
         """The place of a file whose items come after all others. Raises as ``Appender.append``."""
         if self.current.size:
             self.rotate()
         stamp = self._next_stamp()
-        return Piece(self.place.path(f".{stamp}"), stamp, 0)
+        return Entry(self.place.path(f".{stamp}"), stamp)
 
-    def adopt(self, path: str, target: Piece) -> None:
+    def adopt(self, path: str, target: Entry) -> None:
         """Make a whole, synced file of operations the newest part of the journal. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self._disk.rename(path, target.path)
             target.size = self._size(target.path)
             self.pieces.insert(-1, target)
 
-    def replace(self, last: Piece, content: Iterable[bytes]) -> None:
+    def replace(self, last: Entry, content: Iterable[bytes]) -> None:
         """Put content in the place of all pieces up to last, a rotated one. Raises as ``Appender.append``."""
         with self.tail.replacing():
             self._swap(self._write_temporary(content), last)
@@ -172,7 +172,8 @@ class Storage:
             self._disk.rename(f"{last.path}.pack", path)
             self.pieces[0].path, self.pieces[0].stamp = path, None
             self._open_current()
-            self.tail.fresh()
+            assert self.tail.output.file is not None
+            self.tail.renewing.fresh(self.tail.output.file, self.current.size)
 
     def _write_temporary(self, content: Iterable[bytes]) -> str:
         path = self.place.temporary()
@@ -182,7 +183,7 @@ class Storage:
             file.sync()
         return path
 
-    def _swap(self, temporary: str, last: Piece) -> None:
+    def _swap(self, temporary: str, last: Entry) -> None:
         """The rename in here makes the content take effect; what it replaces is removed after it."""
         self.tail.lock.check()
         pack = f"{last.path}.pack"
@@ -190,7 +191,7 @@ class Storage:
         index = self.pieces.index(last)
         for piece in self.pieces[: index + 1]:
             self._disk.unlink(piece.path)
-        self.pieces[: index + 1] = [Piece(last.path, last.stamp, self._size(pack))]
+        self.pieces[: index + 1] = [Entry(last.path, last.stamp, self._size(pack))]
 
     def _rename_current(self) -> None:
         piece = self.pieces[-1]
@@ -209,7 +210,7 @@ class Storage:
     def _open_current(self) -> None:
         path = self.place.path()
         if not self.pieces or self.pieces[-1].stamp is not None:
-            self.pieces.append(Piece(path, None, 0))
+            self.pieces.append(Entry(path, None))
         self.current = self.pieces[-1]
         self.tail.open(path, self.current)
 
