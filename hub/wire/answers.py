@@ -18,12 +18,13 @@ calls that have not moved for ``stall_s``.
 
 The budget is a number of bytes that many threads share, first come, first served. The invariant: the bytes granted and
 not withdrawn are at most ``total``, and those of each kind of request at most three quarters of it, so that one kind
-cannot exclude the others. A request names the least it can use and the most it wants. While less than half of the
+cannot exclude the others. An answer that became larger than its share, as JSON may, is counted as it is, and the next
+requests wait for it. A request names the least it can use and the most it wants. While less than half of the
 budget is used it gets the most, afterwards the least: then many callers get a little
 each, instead of a few getting everything::
 
     ask ──> granted ──────────────> withdrawn
-     └────> waiting ──> granted ──> withdrawn     shrink() and withdraw() serve the queue from its front
+     └────> waiting ──> granted ──> withdrawn     resize() and withdraw() serve the queue from its front
                 └─────────────────> withdrawn
 
 A request waits for earlier ones, except those that wait for the share of their own kind. A request for more than the
@@ -137,11 +138,11 @@ class Budget:
             self._serve()
         return ticket
 
-    def shrink(self, ticket: Ticket, size: int) -> None:
-        """Return the bytes of a granted request above ``size``."""
+    def resize(self, ticket: Ticket, size: int) -> None:
+        """Set the bytes of a granted request to ``size``, at most the total."""
         with self._lock:
-            if ticket.granted > size:
-                self._take_back(ticket, ticket.granted - size)
+            if ticket.granted:
+                self._take_back(ticket, ticket.granted - min(size, self.total))
 
     def withdraw(self, ticket: Ticket) -> None:
         """End a request in any state: it no longer waits, and its bytes are returned."""
@@ -157,6 +158,7 @@ class Budget:
         ticket.granted -= size
         self.used -= size
         self._used_by[ticket.kind] -= size
+        self.peak = max(self.peak, self.used)
         self._serve()
 
     def _serve(self) -> None:
@@ -304,7 +306,7 @@ class Lease:
         """Keep the share of an answer of ``size`` bytes that is being sent."""
         with self._lock:
             if self._ticket is not None:
-                self._answers.budget.shrink(self._ticket, _SENT_COPIES * size)
+                self._answers.budget.resize(self._ticket, _SENT_COPIES * size)
         self._answers.started(self)
         if self._ended:
             self.rest()

@@ -400,6 +400,18 @@ def test_followers_that_do_not_read_hold_no_memory_besides_that_of_the_answers(
     assert tracemalloc.get_traced_memory()[0] < 1 << 24
 
 
+def test_an_answer_counts_as_the_json_that_it_is(tmp_path: Path, stack: contextlib.ExitStack) -> None:
+    served = Served(tmp_path, stack)
+    served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"\x01" * (1 << 21))])
+    slow = stack.enter_context(contextlib.closing(socket.socket()))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(("127.0.0.1", served.port))
+    slow.sendall(f"GET {ORDERS} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    until(lambda: served.server.counts().answer_bytes > 2 * 6 << 21)  # each character is \u0001
+    slow.close()
+    until(lambda: not served.server.counts().answer_bytes)
+
+
 def test_a_hub_that_stops_cuts_a_caller_that_does_not_read_without_a_traceback(
     tmp_path: Path, stack: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
