@@ -208,6 +208,8 @@ class Forwarder:
         self.path = absolute_path(path)
         self.dead = 0
         self._receiver = _RECEIVERS[kind + plus](parts, self.path)
+        if "@" in parts.netloc:  # urllib takes all of it for a host name, and logs would have it
+            raise ValueError(f"url must have no password; set {self._receiver.variable} to authorization=Basic%20...")
         self._reader, self._batch_bytes, self._timeout_s = reader, batch_bytes, timeout_s
         self._open = build_opener(_NoRedirect).open
         self._headers = {

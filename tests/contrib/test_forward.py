@@ -133,6 +133,13 @@ def test_a_label_that_loki_would_refuse_is_refused(tmp_path: Path) -> None:
         Forwarder(tmp_path, "loki+http://localhost:3100?job=shop&my-label=a")
 
 
+def test_a_password_in_the_url_is_refused_and_not_shown(tmp_path: Path) -> None:
+    done = command("forward", tmp_path, "loki+https://user:secret@logs.example")
+    assert done.returncode == 2
+    assert b"url must have no password; set SEJ_FORWARD_HEADERS to authorization=Basic%20..." in done.stderr
+    assert b"secret" not in done.stderr
+
+
 def test_a_request_to_a_program_has_whole_messages(tmp_path: Path, receiver: Receiver) -> None:
     with sej.Writer(tmp_path / "j") as writer:
         writer.append(b"\xff", "é".encode(), type=7, timestamp=sej.NO_TIMESTAMP)
