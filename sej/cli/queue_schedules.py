@@ -56,7 +56,7 @@ def list_(place: Place, json: bool) -> None:
 @click.option("--cron", help="Minute, hour, day, month and weekday, as in '0 3 * * mon-fri'.")
 @click.option("--timezone", help="The zone of --cron, as in Europe/Berlin.  [default: UTC]")
 @click.option("--missed", type=click.Choice(MISSED), default="one", show_default=True,
-              help="What to put for times that no worker reached within a minute.")  # fmt: skip
+              help="If several times have passed: one item, one for each, or only one of the last minute.")  # fmt: skip
 @click.option("--key", default="", help="The key of every item.")
 @click.option("--priority", type=IntRange(-3, 3), default=0, help="Higher priorities are delivered first.")
 @HEADERS

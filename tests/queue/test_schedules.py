@@ -110,6 +110,14 @@ def test_missed_times(q: JournalQueue, clock: FakeClock, missed: str | None, tim
     assert made(q) == [("s", first + 3000 * NS)]
 
 
+@pytest.mark.parametrize(("missed", "times"), [("one", [10]), ("all", [10, 20, 30]), ("skip", [10])])
+def test_times_of_the_last_minute(q: JournalQueue, clock: FakeClock, missed: str, times: list[int]) -> None:
+    begin = q.put(b"a", every=10, schedule="s", missed=missed) - 10 * NS
+    clock.move(35)
+    assert made(q) == [("s", begin + at * NS) for at in times]
+    assert q.schedules["s"].next_at == begin + 40 * NS
+
+
 def test_wrong_arguments(q: JournalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"every": 1, "cron": "* * * * *"}, "either every or cron"),

@@ -566,8 +566,8 @@ class WorkQueue(ABC):
             timezone: the zone of the cron expression, as in ``"Europe/Berlin"``; None: UTC.
             schedule: the name of the schedule. A put with the name of another one changes it; with the same arguments,
                 nothing changes. None: a name that follows from key and value.
-            missed: what is put for times that no worker reached within a minute: ``"one"`` item for all of them,
-                ``"all"``: one for each, ``"skip"``: none. None: ``"one"``.
+            missed: what is put if several times have passed when a process calls ``get``: ``"one"`` item, for the
+                first; ``"all"``: one for each; ``"skip"``: one for the first of the last minute, or none. None: one.
 
         Returns:
             Its number, the offset on a journal; with ``keep_result`` a :class:`sej.ResultHandle`, which is that number

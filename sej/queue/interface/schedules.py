@@ -21,13 +21,13 @@ from sej.queue.interface.values import MAX_RESULT_BYTES, PutOptions, Serializer,
 from sej.system.clock import LONGEST_NS
 
 MISSED: Final = ("one", "all", "skip")
-"""How many items are put after an outage: one, one for each missed time, none."""
+"""What is put if several times have passed: one item, one for each, one of the last minute or none."""
 NAME_HEADER: Final = "schedule"
 TIME_HEADER: Final = "schedule-time"
 """Headers of each item of a schedule: its name, and the time that it is for, in UTC."""
 _NS: Final = 1_000_000_000
 _LATE_NS: Final = 60 * _NS
-"""A time that was over for longer was missed."""
+"""``"skip"`` puts nothing for a time that was over for longer."""
 _LEAST_NS: Final = 1_000_000
 _MAX_NAME_BYTES: Final = 255
 
@@ -40,7 +40,7 @@ class Schedule(NamedTuple):
         every_s: the seconds between two items; None: it has a cron expression.
         cron: the cron expression; None: it has an interval.
         timezone: the zone of the cron expression.
-        missed: ``"one"``, ``"all"`` or ``"skip"``: what is put for times that no worker reached within a minute.
+        missed: ``"one"``, ``"all"`` or ``"skip"``: what is put if several times have passed at a ``get``.
         paused: whether its times pass without items.
         next_at: its next time, nanoseconds since the epoch, UTC; None: it is paused, or not known.
         value: the value of its items, as bytes or as an object of the queue's serializer.
