@@ -42,7 +42,7 @@ from textqueue.editing.message import Message, marking
 from textqueue.editing.tq_file import Conflict, OnRevert, Options
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.reading.cursor import Cursor, follow, walk
+from textqueue.reading.cursor import Cursor, walk
 from textqueue.reading.files import Inputs, files_of
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
@@ -384,9 +384,7 @@ class TextQueue:
             stop: end soon after this event is set.
         """
         timeout = seconds("timeout", timeout)
-        return follow(
-            self.get_next, lambda: self._inputs.directories, timeout=timeout, settle_s=self._settle_s, stop=stop
-        )
+        return self._inputs.follow(self.get_next, timeout=timeout, stop=stop)
 
     # Writing
 

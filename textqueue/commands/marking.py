@@ -20,7 +20,6 @@ from textqueue.commands.opening import (
     JSON,
     NAMES,
     QUEUE,
-    SETTLE_S,
     JournalsLike,
     are_names,
     name_of,
@@ -43,7 +42,6 @@ from textqueue.format.grammar import RETRIES, MessageStatus
 from textqueue.format.mutex import host_of
 from textqueue.queue import TextQueue
 from textqueue.reading.checker import check as check_file
-from textqueue.reading.cursor import follow
 from textqueue.reading.details import details
 
 _FINISHED: Final = frozenset({MessageStatus.cleared, MessageStatus.critical})
@@ -311,14 +309,7 @@ def claim(
 def _claims(queue: TextQueue, owner: str | None, timeout: float | None, lease: float | None) -> Iterator[Claim]:
     """Yield claims. A message that has no retries is claimed again after a failure, but yielded once."""
     attempts: set[tuple[str, int, str, str | None]] = set()
-    waiting = follow(
-        lambda: queue.take(owner, lease_s=lease),
-        lambda: queue._inputs.directories,
-        timeout=timeout or 0.0,
-        settle_s=SETTLE_S,
-        stop=None,
-    )
-    for held in waiting:
+    for held in queue._inputs.follow(lambda: queue.take(owner, lease_s=lease), timeout=timeout or 0.0):
         message = held.message
         attempt = message.path, message.position, message.value, message.get(RETRIES)
         if attempt not in attempts:  # otherwise this run has tried it, and keeps the claim until the queue is closed

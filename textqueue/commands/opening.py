@@ -99,8 +99,6 @@ def refuse(path: Path, why: str, code: Exit = Exit.MISSING) -> NoReturn:
 
 
 QUEUE: Final = click.argument("path", metavar="PATH", type=PATH)
-SETTLE_S: Final = 1.0
-"""The default of ``TextQueue``."""
 _BEGINS: Final = frozenset(CONTROL_OF.values())
 """The first bytes of the lines that begin an entry."""
 _MESSAGES: Final = frozenset(CONTROL_OF[status] for status in MessageStatus if status is not MessageStatus.comment)

@@ -7,24 +7,18 @@ program that uses this library moves no message. The ledger tells such changes f
 - :class:`Cursor` delivers each queued message once. It returns None only after it has seen the whole current file.
   After a foreign change it starts again from the top, and skips the messages that it has delivered. As long as there
   are more messages below, it may start again only after ``_RESTART_S``.
-
-**Waiting for messages** (:func:`follow`). A change of the directory wakes the wait, however an editor saves the file.
-
-It relies on ``sej.system.watch``. A wait may end early or without a reason, but never later than its time limit.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Final
 
 from sej.system.disk import File, Status
-from sej.system.watch import Watch
 from textqueue.editing.already_delivered import hash_of, take
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
@@ -363,49 +357,3 @@ class Cursor:
         if self._foreign_since is None:
             self._foreign_since = now
         return now - self._foreign_since > _RESTART_S
-
-
-_Found = TypeVar("_Found")
-
-_SHARED_S: Final = 0.1
-"""The interval of looks if one wait is not enough: there are several directories, or a stop event."""
-_ALONE_S: Final = 1.0
-"""The longest wait: a worker that dies frees its claims without any event."""
-
-
-def follow(
-    get_next: Callable[[], _Found | None],
-    directories: Callable[[], Collection[str]],
-    *,
-    timeout: float | None,
-    settle_s: float,
-    stop: threading.Event | None,
-) -> Iterator[_Found]:
-    """Yield what get_next returns, and wait for more in some directories, which may not exist yet.
-
-    It ends after timeout seconds without a message, and soon after stop is set. After settle_s, a last line without a
-    newline counts, without any event.
-    """
-    watch: Watch | None = None
-    last = time.monotonic()
-    try:
-        while stop is None or not stop.is_set():
-            # Watch first, then read: a message that arrives in between ends the wait. Other directories are polled.
-            names = directories()
-            watch = watch or Watch(next(iter(names)))
-            found = get_next()
-            if found is not None:
-                yield found
-                last = time.monotonic()
-                continue
-            left = _ALONE_S if timeout is None else last + timeout - time.monotonic()
-            if left <= 0:
-                return
-            pause = _ALONE_S if len(names) == 1 and stop is None and not watch.polling else _SHARED_S
-            watch.wait(min(pause, left, max(settle_s, _SHARED_S)))
-            if watch.polling:  # the directory was missing or was removed: watch it again
-                watch.close()
-                watch = None
-    finally:
-        if watch is not None:
-            watch.close()

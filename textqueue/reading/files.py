@@ -1,6 +1,9 @@
 """The files of a queue: a single file, the ``*.tq`` files of a directory, or a pattern. This module opens no file.
 
 In the original document, several writers share a queue of several files: each writer has a file of its own.
+
+**Waiting for messages** (:meth:`Inputs.follow`). A change of the directory wakes the wait, however an editor saves the
+file. It relies on ``sej.system.watch``. A wait may end early or without a reason, but never later than its time limit.
 """
 
 from __future__ import annotations
@@ -9,17 +12,21 @@ import fnmatch
 import getpass
 import os
 import stat
-from collections.abc import Container
-from typing import Final, NamedTuple
+import threading
+import time
+from collections.abc import Callable, Container, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 from sej.system.disk import Disk
 from sej.system.paths import absolute_name, absolute_path
+from sej.system.watch import Watch
 from textqueue.claims.claim import Claimer
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.tq_file import Options
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 
+_Found = TypeVar("_Found")
 SUFFIX: Final = ".tq"
 _WILD: Final = frozenset("*?[")
 _OWN: Final = ".lck .log .drain .archive .tmp .spark .new .rest .save .split .incoming"
@@ -114,6 +121,12 @@ def files_of(path: str, writer: str | None, disk: Disk) -> Files:
     return Files(absolute_path(directory), name, absolute_name(path))
 
 
+_SHARED_S: Final = 0.1
+"""The interval of looks if one wait is not enough: there are several directories, or a stop event."""
+_ALONE_S: Final = 1.0
+"""The longest wait: a worker that dies frees its claims without any event."""
+
+
 class Input(NamedTuple):
     """One file of a queue, with the positions of a reader and of a claimer in it."""
 
@@ -145,6 +158,38 @@ class Inputs:
             for path in (source.path, source.file.guard.real_path)
         }
         return names | ({self._files.directory} if self._files is not None else set()) or {"."}
+
+    def follow(
+        self, get_next: Callable[[], _Found | None], *, timeout: float | None, stop: threading.Event | None = None
+    ) -> Iterator[_Found]:
+        """Yield what get_next returns, and wait for more in the directories of the files.
+
+        It ends after timeout seconds without a message, and soon after stop is set. After ``settle_s``, a last line
+        without a newline counts, without any event.
+        """
+        watch: Watch | None = None
+        last = time.monotonic()
+        try:
+            while stop is None or not stop.is_set():
+                # Watch first, then read: a message that arrives in between ends the wait. Other directories are polled.
+                names = self.directories
+                watch = watch or Watch(next(iter(names)))
+                found = get_next()
+                if found is not None:
+                    yield found
+                    last = time.monotonic()
+                    continue
+                left = _ALONE_S if timeout is None else last + timeout - time.monotonic()
+                if left <= 0:
+                    return
+                pause = _ALONE_S if len(names) == 1 and stop is None and not watch.polling else _SHARED_S
+                watch.wait(min(pause, left, max(self._options.settle_s, _SHARED_S)))
+                if watch.polling:  # the directory was missing or was removed: watch it again
+                    watch.close()
+                    watch = None
+        finally:
+            if watch is not None:
+                watch.close()
 
     def discover(self) -> None:
         """Find the files that were created since the last call."""
