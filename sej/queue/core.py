@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,8 +41,6 @@ ORDERS: Final = ("ready", "key")
 ON_DEAD: Final = ("next", "block")
 """next: after a dead letter the next item of its key is delivered; block: its key waits until it is put back."""
 _KEEP_NS: Final = 1_000_000_000
-_SAFETY_S: Final = 1.0
-"""A process that does not watch looks for items this often, as one that watches does if nothing changes."""
 _SUFFIX: Final = ".queue"
 _PARTS: Final = (
     *(("syncer", "close"), ("holders", "release"), ("log", "close"), ("fresh", "close"), ("others", "close")),
@@ -126,6 +123,7 @@ class QueueCore:
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
+        self._follows = False
 
     def open(self, opening: Opening, writer: SharedOptions) -> None:
         """Open it; if this fails, the caller calls :meth:`_release`."""
@@ -256,22 +254,18 @@ class QueueCore:
             limit: seconds; None: without a limit.
             shared: wait without watching as long as enough others do.
         """
-        most = _SAFETY_S if limit is None else min(limit, _SAFETY_S)
-        end, looks = time.monotonic() + most, False
-        while True:
-            with self.life.mutex:
-                if not self.life.open:
-                    return True
-                bell = self.watchers.join() if shared else None
-                looks = looks or bell is not None or not self._watched
-                if bell is not None:
-                    self._close_watches()
-                watches = self.watches() if bell is None else []
-            if bell is None:
-                return looks or bool(wait_any(watches, limit))
-            left = end - time.monotonic()
-            if left <= 0 or not bell.wait(left):
-                return limit is None or limit > most
+        with self.life.mutex:
+            if not self.life.open:
+                return True
+            bell = self.watchers.join() if shared else None
+            looks = self._follows or not self._watched
+            self._follows = bell is not None
+            if bell is not None:
+                self._close_watches()
+            watches = self.watches() if bell is None else []
+        if bell is not None:
+            return bell.wait(limit)
+        return looks or bool(wait_any(watches, limit))
 
     def stop_waiting(self) -> None:
         """Let another process watch, if too few do."""

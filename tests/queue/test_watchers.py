@@ -29,7 +29,6 @@ LIMIT_S = 60
 def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but an event wakes what waits."""
     assert Watch.__init__.__kwdefaults__ is not None
-    monkeypatch.setattr(core, "_SAFETY_S", FOR_EVER_S)
     monkeypatch.setitem(Watch.__init__.__kwdefaults__, "safety_s", FOR_EVER_S)
 
 
@@ -69,7 +68,7 @@ def test_others_are_called_if_one_is_left(waiting: list[core.QueueCore]) -> None
     waiting[0].stop_waiting()
     waiting[2].stop_waiting()
     assert rings(waiting[4])
-    assert waiting[4].wait(LIMIT_S, shared=True)
+    assert waiting[4].wait(0.0, shared=True)
     assert watching([waiting[1], waiting[4]]) == [0, 1]
 
 

@@ -3,14 +3,12 @@
 import sys
 
 import sej
-from sej.queue import core
 from sej.system.watch import Watch
 
 FOR_EVER_S = 1e6
 
 
 def wait(path: str) -> None:
-    vars(core)["_SAFETY_S"] = FOR_EVER_S
     assert Watch.__init__.__kwdefaults__ is not None
     Watch.__init__.__kwdefaults__["safety_s"] = FOR_EVER_S
     with sej.open_queue(path, max_attempts=1000) as q:

@@ -72,9 +72,9 @@ class Watchers:
     - if a watcher leaves and fewer than two are left: it truncates its file;
     - if one of them dies: the kernel closes its files.
 
-    Then they try to become watchers. A new watcher looks for items after it began to watch: it misses none. If all
-    three are stopped, or forked children keep the locks of dead ones, the others find an item when their wait ends,
-    after one second.
+    Then they look for items, and try to become watchers. A new watcher looks again after it began to watch: it misses
+    none. If all three are stopped, or forked children keep the locks of dead ones, the others find an item when their
+    wait ends, after one second.
     """
 
     def __init__(self, directory: Directory, name: str) -> None:
