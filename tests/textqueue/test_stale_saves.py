@@ -98,8 +98,8 @@ def restless(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
         real(work)
 
-    real = reconcile._Redoing.redo
-    monkeypatch.setattr(reconcile._Redoing, "redo", redo)
+    real = reconcile._Replay.redo
+    monkeypatch.setattr(reconcile._Replay, "redo", redo)
     return times
 
 

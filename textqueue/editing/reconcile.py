@@ -100,7 +100,7 @@ def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
     late = ledger.late if alone else -1  # the program that kept the line out has saved, or another one while it read
     oldest = max(sorted_to, 0) if ledger.lined else late
     seen = found[0].number if found else ledger.number if oldest < 0 else oldest
-    work = _Redoing(queue, seen, before[1], has_number=bool(found), guessed=not found and oldest < 0)
+    work = _Replay(queue, seen, before[1], has_number=bool(found), guessed=not found and oldest < 0)
     work.read(file)
     work.redo()
     writes = work.writes()
@@ -147,7 +147,7 @@ def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
     return found, -1 if found or not strays else strays[0]
 
 
-class _Redoing:
+class _Replay:
     """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
     def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool, guessed: bool) -> None:
@@ -208,7 +208,7 @@ class _Redoing:
         claims = self._queue.ledger.claims
         left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
         for when, record in self._newest() if self._guessed else self._changes:
-            self._redo(when, record)
+            self._apply(when, record)
         self._lost = [record for record in left if not self._claimed(record)]
         for message in self._all():
             self._follow(message)
@@ -242,7 +242,7 @@ class _Redoing:
         best.claim = record
         return True
 
-    def _redo(self, when: tuple[int, int], record: Record) -> None:
+    def _apply(self, when: tuple[int, int], record: Record) -> None:
         kind, name = record.kind, record.digest
         if kind == log.APPENDED:
             self._older[name] += 1
@@ -257,16 +257,16 @@ class _Redoing:
         elif kind == log.ARCHIVED:
             # A mark of a person has no number. Only a buffer without any number is certainly from before it.
             queued = b"" if self._has_number else b"-"
-            message = self._changed(when, record, name, bytes([record.was]) + queued)
+            message = self._message_of(when, record, name, bytes([record.was]) + queued)
             if message is not None:
                 message.archived = True
         else:
-            message = self._changed(when, record, name, bytes([record.was, kind]))
+            message = self._message_of(when, record, name, bytes([record.was, kind]))
             if message is not None:
                 message.changed = message.changed or message.raw[0] != kind or kind == log.GIVEN_BACK
                 message.raw[0] = kind
 
-    def _changed(self, when: tuple[int, int], record: Record, name: bytes, statuses: bytes) -> _Message | None:
+    def _message_of(self, when: tuple[int, int], record: Record, name: bytes, statuses: bytes) -> _Message | None:
         """Return the message that a change belongs to, if it has one of some statuses: first that before the change."""
         epoch, layout = when
         place = layout, record.position, name
@@ -304,7 +304,7 @@ class _Redoing:
 
     def _set(self, when: tuple[int, int], record: Record) -> None:
         was, number, text = record.owner.split(b"/", 2)
-        message = self._changed(when, record, was, b"-=!#")
+        message = self._message_of(when, record, was, b"-=!#")
         if message is None:
             return
         data, variables = unquote_to_bytes(text), variables_of(bytes(message.raw))
