@@ -22,7 +22,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
-from sej.queue.log.lock import Holders, Watchers
+from sej.queue.log.lock import Holders
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
 from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
@@ -33,7 +33,7 @@ from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
 from sej.system.paths import Resolved
-from sej.system.watch import Watch, wait_any
+from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, SharedWriter
 
 ORDERS: Final = ("ready", "key")
@@ -44,7 +44,7 @@ _KEEP_NS: Final = 1_000_000_000
 _SUFFIX: Final = ".queue"
 _PARTS: Final = (
     *(("syncer", "close"), ("holders", "release"), ("log", "close"), ("fresh", "close"), ("others", "close")),
-    *(("watchers", "close"), ("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
+    *(("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
 )
 """What a queue gives back, and how."""
 _T = TypeVar("_T")
@@ -93,7 +93,6 @@ class QueueCore:
         life: whether it is open, and the mutex.
         writer: the journal's writer.
         holders: the leases of this queue, and who else lives.
-        watchers: which of the waiting processes watch the queue.
         log: the state.
         letters: the dead letters.
         syncer: shares syncs of the log between threads.
@@ -123,7 +122,6 @@ class QueueCore:
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
-        self._follows = False
 
     def open(self, opening: Opening, writer: SharedOptions) -> None:
         """Open it; if this fails, the caller calls :meth:`_release`."""
@@ -138,7 +136,6 @@ class QueueCore:
         disk.mkdir(directory.at("ofs"))  # a copy of a journal may lack an empty directory
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
-        self.watchers = Watchers(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
@@ -241,41 +238,11 @@ class QueueCore:
         self._kept = log.state.kept
 
     def watches(self) -> list[Watch]:
-        """Return watches that wake when an item may be available; they may be closed, which wakes, too."""
+        """Return watches that wake when an item may be available; created at the first call."""
         with self.life.mutex:
             if not self._watched:
                 self._watched = [Watch(self.directory.jnl), Watch(self.directory.at("ofs"))]
-            return list(self._watched)
-
-    def wait(self, limit: float | None, *, shared: bool) -> bool:
-        """Wait until an item may be available; return False if only the time is over.
-
-        Args:
-            limit: seconds; None: without a limit.
-            shared: wait without watching as long as enough others do.
-        """
-        with self.life.mutex:
-            if not self.life.open:
-                return True
-            bell = self.watchers.join() if shared else None
-            looks = self._follows or not self._watched
-            self._follows = bell is not None
-            if bell is not None:
-                self._close_watches()
-            watches = self.watches() if bell is None else []
-        if bell is not None:
-            return bell.wait(limit)
-        return looks or bool(wait_any(watches, limit))
-
-    def stop_waiting(self) -> None:
-        """Let another process watch, if too few do."""
-        with self.life.mutex:
-            if self.life.open:
-                self.watchers.leave()
-
-    def _close_watches(self) -> None:
-        while self._watched:
-            self._watched.pop().close()
+            return self._watched
 
     # --- under the lock
 
@@ -331,14 +298,13 @@ class QueueCore:
             part = vars(self).get(name)  # None: the opening failed before it
             if part is not None:
                 getattr(part, release)()
-        self._close_watches()
+        for watch in self._watched:
+            watch.close()
 
     def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         if hasattr(self, "log"):
             self.log.close()
-        if hasattr(self, "watchers"):
-            self.watchers.close()
 
     def _reworded(self, cause: BaseException) -> SejError:
         return self.log.as_writer_failed(cause)

@@ -301,16 +301,6 @@ class JournalQueue(WorkQueue):
     def _watches(self) -> Sequence[Watch]:
         return self._core.watches()
 
-    def _wait(self, limit: float | None) -> bool:
-        any_item = self._core.log.state.order is None and not self._taker.limited  # or the others get what this one can
-        return self._core.wait(limit, shared=any_item)
-
-    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
-        try:
-            return super()._get_later(n, deadline, max_bytes)
-        finally:
-            self._core.stop_waiting()
-
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; as many as possible are done before LeaseLostError is raised."""
         ITERABLE("items", items)

@@ -28,7 +28,6 @@ from sej.fork import notice_fork, watch_forks
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-_CLOSE_WRITE = 0x8
 _MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 _MOVE_SELF, _OVERFLOW, _IGNORED, _MASK_ADD = 0x800, 0x4000, 0x8000, 0x20000000
 _INTEREST: Final = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF
@@ -52,30 +51,26 @@ class _Receiver:
 class Watch:
     """Waits for changes in one directory (its entries, not below them)."""
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S, closing: bool = False
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S) -> None:
         """Watch a directory; poll if inotify is not available.
 
         Args:
             directory: must exist for inotify; a missing one is polled.
             safety_s: the longest wait, in seconds.
-            closing: wake up also if a process that may write to a file closes it, for example by dying.
         """
         self.directory = os.fspath(directory)
-        self._interest = _INTEREST | (_CLOSE_WRITE if closing else 0)
         self._safety_s = safety_s
         self._closed = self._gone = False
         self._idle_waits = 0
         self._receiver = _Receiver()
         self._hub = _Hub.current()
-        self._hub.add(self._receiver, self.directory, self._interest)
+        self._hub.add(self._receiver, self.directory)
 
     def _present(self) -> _Hub:
         """The hub of this process."""
         if self._hub.forked and not self._closed:
             self._hub = _Hub.current()
-            self._hub.add(self._receiver, self.directory, self._interest)
+            self._hub.add(self._receiver, self.directory)
             self._receiver.pending = True  # changes in between were not reported
         return self._hub
 
@@ -208,12 +203,12 @@ class _Hub:
             if fd is not None:
                 os.close(fd)
 
-    def add(self, receiver: _Receiver, directory: str, interest: int) -> None:
+    def add(self, receiver: _Receiver, directory: str) -> None:
         receiver.number = None
         if self._fd is None:
             return
         with self._lock:
-            receiver.number = number = _inotify_add(self._fd, directory, interest)
+            receiver.number = number = _inotify_add(self._fd, directory)
             if number is not None:
                 self._receivers[number] = (*self._receivers.get(number, ()), receiver)
 
@@ -316,6 +311,6 @@ def _inotify_init() -> int | None:
     return fd if fd >= 0 else None
 
 
-def _inotify_add(fd: int, directory: str, interest: int) -> int | None:
-    number: int = _libc().inotify_add_watch(fd, os.fsencode(directory), interest | _MASK_ADD)
+def _inotify_add(fd: int, directory: str) -> int | None:
+    number: int = _libc().inotify_add_watch(fd, os.fsencode(directory), _INTEREST | _MASK_ADD)
     return number if number >= 0 else None

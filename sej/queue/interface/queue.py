@@ -407,14 +407,6 @@ class WorkQueue(ABC):
         """Return in how many seconds an item may become ready on its own; None: never."""
         return None
 
-    def _wait(self, limit: float | None) -> bool:
-        """Wait until an item may be available; return False if only the time is over."""
-        watches = self._watches()
-        if not self._waited:  # what came before there were watches is not reported
-            self._waited = True
-            return True
-        return bool(wait_any(watches, limit))
-
     def _outcome(self, offset: int) -> Outcome | None:
         """Return how an item ended; None: it has not ended."""
         raise self._unsupported("results")
@@ -781,17 +773,18 @@ class WorkQueue(ABC):
         found = self._take(n, max_bytes)
         if found or timeout == 0:
             return found
-        return self._get_later(n, None if timeout is None else time.monotonic() + timeout, max_bytes)
-
-    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
-        found: list[Item] = []
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watches = self._watches()
+        if not self._waited:  # what came before there were watches is not reported
+            self._waited = True
+            found = self._take(n, max_bytes)
         while not found:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 break
             due = self._due_s()
             limit = due if left is None else left if due is None else min(left, due)
-            if not self._wait(limit) and limit == left:
+            if not wait_any(watches, limit) and limit == left:
                 break  # nothing has changed
             found = self._take(n, max_bytes)
         return found

@@ -14,16 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
 
 from sej.errors import LockedError, LockLostError
 from sej.journal.directory import Directory
-from sej.system.disk import File, Tolerated, of_system
 from sej.system.locks import Lock
-from sej.system.watch import Watch
-
-_WATCHERS: Final = 3
-_FEW: Final = 2
 
 
 class QueueLock:
@@ -61,71 +55,6 @@ class QueueLock:
 
 def _nothing() -> None:
     """Do nothing: the release function of a lock whose file is closed."""
-
-
-class Watchers:
-    """Which of the processes that wait for an item watch the queue.
-
-    An item wakes all that watch it, and one gets it. So three watch: each has the lock of one file,
-    ``ofs/NAME.slots/watch-N.lck``. The others watch the folder of these files, which changes
-
-    - if a watcher leaves and fewer than two are left: it truncates its file;
-    - if one of them dies: the kernel closes its files.
-
-    Then they look for items, and try to become watchers. A new watcher looks again after it began to watch: it misses
-    none. If all three are stopped, or forked children keep the locks of dead ones, the others find an item when their
-    wait ends, after one second.
-    """
-
-    def __init__(self, directory: Directory, name: str) -> None:
-        """Set the files; nothing is opened."""
-        self._disk = directory.disk
-        self._folder = directory.at("ofs", f"{name}.slots")
-        self._files: list[File] = []
-        self._mine: File | None = None
-        self._bell: Watch | None = None
-
-    def join(self) -> Watch | None:
-        """Return None if this process watches now, else what wakes it if another watcher may be needed.
-
-        It watches, too, if the disk is full or descriptors are scarce.
-        """
-        if self._bell is None:  # before the first attempt: what changes after that is noticed
-            try:
-                for number in range(len(self._files), _WATCHERS):
-                    path = os.path.join(self._folder, f"watch-{number}.lck")
-                    self._files.append(self._disk.open(path, "append"))
-            except OSError as error:
-                if not of_system(error):
-                    raise
-                return None
-            self._bell = Watch(self._folder, closing=True)
-        if self._mine is None:
-            self._mine = next((file for file in self._files if file.lock()), None)
-        return None if self._mine is not None or self._bell.polling else self._bell
-
-    def leave(self) -> None:
-        """Watch no more, and call others if too few are left. The last one that leaves sees that."""
-        mine, self._mine = self._mine, None
-        if mine is None:
-            return
-        mine.unlock()
-        busy = 0
-        for file in self._files:
-            if file.lock(exclusive=False):
-                file.unlock()
-            else:
-                busy += 1
-        if busy < _FEW:
-            with Tolerated():  # an item may have been taken, which an error would hide
-                mine.truncate(0)  # it is empty: this only wakes the others
-
-    def close(self) -> None:
-        """Close the files; a second call does nothing."""
-        for file in self._files:
-            file.close()
-        if self._bell is not None:
-            self._bell.close()
 
 
 class Holders:
