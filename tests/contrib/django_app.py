@@ -2,6 +2,7 @@
 
 import os
 import sys
+from types import MappingProxyType
 from typing import Any
 
 import django
@@ -44,6 +45,11 @@ def tell(context: Any, name: str) -> list[Any]:
 @task
 async def later(name: str) -> str:
     return name
+
+
+@task
+def mapping() -> Any:
+    return MappingProxyType({"bytes": b"a", "numbers": range(2)})
 
 
 @task

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -85,6 +86,16 @@ def test_a_task_that_raises_has_failed(
     assert f"{kind.__name__}: no such flight" in caplog.text
     with pytest.raises(ValueError, match="Task failed"):
         assert result.return_value
+
+
+def test_arguments_and_return_values_become_json_as_with_other_backends(backend: SejBackend) -> None:
+    value = MappingProxyType({"bytes": b"a", "numbers": range(2)})
+    with pytest.raises(TypeError, match="Unsupported type"):
+        app.later.enqueue(timezone.now())
+    results = app.later.enqueue(value), app.later.enqueue(name=value), app.mapping.enqueue()
+    run()
+    for result in results:
+        assert backend.get_result(result.id).return_value == {"bytes": "a", "numbers": [0, 1]}
 
 
 def test_context_coroutines_and_queues(backend: SejBackend) -> None:

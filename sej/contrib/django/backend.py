@@ -34,11 +34,13 @@ try:
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
 except ModuleNotFoundError:  # before Django 6
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
 
 import sej
 from sej.contrib.opened import queues_in
@@ -98,7 +100,8 @@ class SejBackend(BaseTaskBackend):
         """Put a task; it is in the journal when this returns."""
         self.validate_task(task)
         now = time.time()
-        row = {"task": task.module_path, "args": list(args), "kwargs": kwargs, "at": now, "priority": task.priority}
+        row = {"task": task.module_path, "args": normalize_json(args), "kwargs": normalize_json(kwargs)}
+        row |= {"at": now, "priority": task.priority}
         delay_s = 0.0
         if task.run_after is not None:
             row["after"] = task.run_after.timestamp()
@@ -156,7 +159,7 @@ class SejBackend(BaseTaskBackend):
         try:
             task = found.task
             context = [TaskContext(task_result=found)] if task.takes_context else []
-            outcome["value"] = task.call(*context, *found.args, **found.kwargs)
+            outcome["value"] = normalize_json(task.call(*context, *found.args, **found.kwargs))
             data = json.dumps(outcome | {"finished": time.time()}).encode()
             if len(data) > MAX_RESULT_BYTES:
                 raise ValueError(
