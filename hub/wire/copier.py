@@ -22,7 +22,7 @@ from hub.wire.status import DirectoryUnavailableError
 from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
-from sej.journal.directory import check_name, is_journal, journals_in
+from sej.journal.directory import UNFINISHED, check_name, is_journal, journals_in
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
@@ -276,7 +276,7 @@ class Copier:
             check_journal("client", *found)
             return found
         if self._journal_dir is not None:
-            if self._disk.list(self.path) in ([], ["ofs"]) or is_journal(self._disk, self.path):  # it is being made
+            if self._disk.list(self.path) in UNFINISHED or is_journal(self._disk, self.path):  # it is being made
                 raise JournalNotFoundError(
                     "this directory is empty: there is nothing to copy yet; append a message first", path=self.path
                 )

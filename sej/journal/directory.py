@@ -36,12 +36,14 @@ from sej.system.file import absolute_path
 from sej.system.paths import is_journal
 from sej.system.sealed import SealedFile
 
-__all__ = ["Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
+__all__ = ["UNFINISHED", "Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
 _HEX: Final = "0123456789abcdef"
 _DIGITS: Final = 16
 _NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]*"
 _NAME_BYTES: Final = 200
+UNFINISHED: Final[tuple[list[str], ...]] = ([], ["ofs"])
+"""What is in a directory in which a writer creates a journal, or was killed before it had."""
 
 
 class Segment(NamedTuple):
@@ -104,7 +106,7 @@ class Directory:
         """Check that it is a SEJ directory.
 
         Raises:
-            JournalNotFoundError: the path does not exist, or is an empty directory, which a writer creates first.
+            JournalNotFoundError: the path does not exist, or is a directory that a writer has begun to create.
             NotAJournalError: a file, or a directory without ``jnl/``.
         """
         there = self.disk.status(self.path)
@@ -118,7 +120,7 @@ class Directory:
         inside = self.disk.status(self.jnl)
         if inside is None:
             names = self.names()
-            if not names:
+            if names in UNFINISHED:
                 raise JournalNotFoundError(
                     "this directory is empty; sej.Writer or `sej append` creates a journal in it", path=self.path
                 )

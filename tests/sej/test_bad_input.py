@@ -33,6 +33,7 @@ PATHS: list[tuple[str, type[Exception] | tuple[type[Exception], ...], str]] = [
     ("other", NotAJournalError, "no jnl/"),
     ("missing", JournalNotFoundError, "missing"),
     ("empty", JournalNotFoundError, "empty"),  # a writer that was killed, or has just begun, leaves one
+    ("begun", JournalNotFoundError, "empty"),  # or this
 ]
 
 
@@ -45,6 +46,7 @@ def test_a_path_that_is_no_journal_is_named_and_left_alone(
         return  # it creates a journal, or leaves it to tests/house/test_arguments.py
     (tmp_path / "file").write_bytes(b"precious")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "begun" / "ofs").mkdir(parents=True)
     (tmp_path / "other" / "src").mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(error, match=says) as raised:
