@@ -48,9 +48,16 @@ def _plot(name: str, costs: dict[int, float]) -> str:
         f'<text y="12">{escape(subject)}</text><text class="small" y="26">{escape(what)}</text>'
         f'<rect class="frame" y="34" width="{PLOT_WIDTH}" height="98"/><polyline class="line" points="{line}"/>'
         + "".join(f'<circle class="head" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in dots)
-        + f'<text class="small" y="146">{min(costs):,} to {max(costs):,}: exponent {exponent(costs):.2f}, '
-        f"{min(costs.values()):.2g} to {max(costs.values()):.2g} s</text>"
+        + f'<text class="small" y="146">{_short(min(costs))} to {_short(max(costs))}: {exponent(costs):.2f},'
+        f" {_short(min(costs.values()))}s to {_short(max(costs.values()))}s</text>"
     )
+
+
+def _short(number: float) -> str:
+    scale = next(
+        (one for one in ((1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m")) if number >= one[0]), (1e-6, "\N{MICRO SIGN}")
+    )
+    return f"{number / scale[0]:.3g} {scale[1]}"
 
 
 if __name__ == "__main__":
