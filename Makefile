@@ -65,7 +65,7 @@ wheel: ## sdist and wheel in dist/; installs only what builds them
 oldest: setup ## the oldest allowed dependencies in build/oldest, and a quick part of the tests with them
 	$(PY) -m tools.oldest build/oldest
 
-upstream: setup ## the tests that kombu ships for its transports, on ours
+upstream: setup ## the tests that kombu, dramatiq and Django 6 ship for what we have for them; needs PyPI
 	$(PY) -m tools.upstream build/upstream
 
 release-check: setup ## changelog, reproducible archives, the installed wheel: all that needs no network
