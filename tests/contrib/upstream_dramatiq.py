@@ -48,7 +48,7 @@ class Broker(SejBroker):
             raise kind(*values)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # a test that declares an actor without it would meet the actors of another test
 def stub_broker(tmp_path: Path) -> Iterator[Any]:
     broker = Broker(tmp_path)
     broker.emit_after("process_boot")
