@@ -214,7 +214,7 @@ def lost(error: SejError, *, fail: bool) -> None:
     """Raise an error about lost messages, or log it."""
     if fail:
         raise error
-    _log.warning("%s", error)
+    _log.warning("left out, because failOnDataLoss is false: %s", error)
 
 
 def short_id(directory: Directory) -> str:

@@ -99,7 +99,7 @@ class _Read:
     def rows(
         self, partition: InputPartition, since: int | None = None, until: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Read the partition of one task. Spark passes None if there are no partitions."""
+        """Read the partition of one task. Spark passes None if it was given an empty list of them."""
         how = task_options(self.options)._replace(since=since, until=until, values=self._values)
         return read(partition.value or (), arrow_schema_of(self._schema), how)
 

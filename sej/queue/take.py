@@ -234,11 +234,11 @@ class Taker:
     def _take_fresh(self, n: int, now: int, found: Found) -> bool:
         """Lease a range of fresh messages; return False if none exists."""
         log, state, read, core = self._log, self._log.state, self.core.fresh.at, self.core
-        above, expires = state.out_of_order, state.expires or core.delivery.expire_ns is not None
+        out_of_order, expires = state.out_of_order, state.expires or core.delivery.expire_ns is not None
         first = offset = state.frontier
         run: Found = []
         expired: list[bytes] = []
-        while len(run) < n and not (above and offset in above):
+        while len(run) < n and not (out_of_order and offset in out_of_order):
             try:
                 message = read(offset)
             except (MemoryError, OSError, SejError) as error:
@@ -247,7 +247,7 @@ class Taker:
                 break
             if message is None or (message.offset != offset and run):
                 break
-            if message.offset in above:  # a recorded gap ends at an item that was set aside
+            if message.offset in out_of_order:  # a recorded gap ends at an item that was set aside
                 log.append(records.LOST(offset, message.offset))
                 return True
             if self._max_bytes is not None and not self.fits(message, found, run):

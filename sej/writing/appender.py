@@ -588,6 +588,7 @@ class JournalAppender:
             return False
         buffer.offset += run.messages
         buffer.position += run.position
+        # The other limits of set_limits() do not depend on what others appended.
         buffer.batch_limit = min(_BATCH_BYTES, max(self._segment_bytes - buffer.position, 1))
         return True
 
