@@ -2,7 +2,7 @@
 
 The compiled module has the same classes, and calls for one item (``put``, ``get``, ``reserve``, ``confirm``,
 ``commit``). These have a short way if nothing is left to do but one write and its effect in memory. Otherwise they call
-the method of the queue or reader, which alone knows the rules; :func:`kestrel.fast.shortened` puts them before it.
+the method of the queue or reader, which alone knows the rules; :func:`kestrel.fast.shorten` puts them before it.
 
 The lifecycle of an open queue is a :class:`Fuse`::
 
