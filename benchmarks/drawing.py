@@ -1,4 +1,8 @@
-"""Draw the points of section growth as small multiples in one SVG: ``python -m benchmarks.drawing JSON SVG``."""
+"""Draw figures as SVG: ``python -m benchmarks.drawing JSON FOLDER``.
+
+The points of section growth become ``growth.svg``, small multiples; each other section becomes ``speed-SECTION.svg``:
+one bar a row, which begins at the row's target and ends at its figure, to the right if it is better.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +11,62 @@ import math
 import sys
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from benchmarks.growth import exponent
 
 COLUMNS, WIDTH, HEIGHT, PLOT_WIDTH, PLOT_HEIGHT = 4, 235, 165, 190, 90
+MIDDLE, LINE, DOUBLE, ENDS = 600, 20, 40, 3
+"""Of a section's picture: the targets' place, a row's height, the length of a factor of two, and how many fit."""
 STYLE = (
     "text{fill:#1f2328;font:12px system-ui,sans-serif}.small{font-size:10px;fill:#59636e}"
-    ".frame{fill:none;stroke:#afb8c1}.line{fill:none;stroke:#0969da;stroke-width:2}.head{fill:#0969da}"
+    ".frame{fill:none;stroke:#afb8c1}.line{fill:none;stroke:#0969da;stroke-width:2}.head{fill:#0969da}.missed{fill:#bc4c00}"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.frame{stroke:#3d444d}"
-    ".line{stroke:#4493f8}.head{fill:#4493f8}}"
+    ".line{stroke:#4493f8}.head{fill:#4493f8}.missed{fill:#db6d28}}"
 )
 
 
-def draw(found: dict[str, dict[str, dict[str, float]]]) -> str:
+def draw_growth(lines: dict[str, dict[str, float]], about: str) -> str:
     """One plot for each line, both axes logarithmic, with its exponent."""
     plots = []
-    for number, (name, points) in enumerate(found["lines"].items()):
+    for number, (name, points) in enumerate(lines.items()):
         costs = {int(size): taken for size, taken in points.items()}
         place = f"translate({number % COLUMNS * WIDTH + 8} {number // COLUMNS * HEIGHT + 8})"
         plots.append(f'<g transform="{place}">{_plot(name, costs)}</g>')
-    rows = -(-len(plots) // COLUMNS)
-    about = ", ".join(f"{name} {value}" for name, value in found["machine"].items())
     title = f"CPU seconds over the size, both logarithmic, and the exponent of the larger half. {about}"
+    return _picture("growth", title, plots, COLUMNS * WIDTH + 8, -(-len(plots) // COLUMNS) * HEIGHT)
+
+
+def draw_section(section: str, rows: list[dict[str, Any]], about: str) -> str:
+    """One bar for each row that has a target, on a logarithmic axis."""
+    compared = [found for found in rows if found["target"]]
+    bars = [_bar(found, number * LINE + 8) for number, found in enumerate(compared)]
+    height = len(bars) * LINE + 8
+    bars.append(f'<line class="frame" x1="{MIDDLE}" y1="4" x2="{MIDDLE}" y2="{height}"/>')
+    title = f"Section {section}: right of the line is better than the target, cut at eight times. {about}"
+    return _picture(f"speed-{section}", title, bars, MIDDLE + ENDS * DOUBLE + 240, height)
+
+
+def _picture(name: str, title: str, parts: list[str], width: int, height: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {COLUMNS * WIDTH + 8} {rows * HEIGHT + 24}" role="img"'
-        f' aria-labelledby="growth-title">\n<title id="growth-title">{escape(title)}</title>\n<style>{STYLE}</style>\n'
-        + "\n".join(plots)
-        + f'\n<text class="small" x="8" y="{rows * HEIGHT + 16}">{escape(title)}</text>\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + 24}" role="img"'
+        f' aria-labelledby="{name}-title">\n<title id="{name}-title">{escape(title)}</title>\n<style>{STYLE}</style>\n'
+        + "\n".join(parts)
+        + f'\n<text class="small" x="8" y="{height + 16}">{escape(title)}</text>\n</svg>\n'
+    )
+
+
+def _bar(found: dict[str, Any], top: int) -> str:
+    relation, _, target = found["target"].partition(" ")
+    times = found["ratio"] / float(target)
+    better = math.log2(times if relation == ">=" else 1 / times)
+    long = max(-ENDS, min(ENDS, better)) * DOUBLE
+    kind, left, right = ("head" if found["ok"] else "missed"), MIDDLE + min(long, 0.0), MIDDLE + ENDS * DOUBLE
+    return (
+        f'<text x="8" y="{top + 12}">{escape(found["name"])}</text>'
+        f'<rect class="{kind}" x="{left:.1f}" y="{top + 3}" width="{max(abs(long), 2.0):.1f}" height="11"/>'
+        f'<text x="{right + 10}" y="{top + 12}">{found["ratio"]:.3g} ({escape(found["target"])})</text>'
+        f'<text class="small" x="{right + 120}" y="{top + 12}">{escape(found["rate"])}</text>'
     )
 
 
@@ -60,5 +93,15 @@ def _short(number: float) -> str:
     return f"{number / scale[0]:.3g} {scale[1]}"
 
 
+def main(source: Path, folder: Path) -> None:
+    """Draw what a file of figures has."""
+    found = json.loads(source.read_text())
+    about = ", ".join(f"{name} {value}" for name, value in found["machine"].items())
+    if "lines" in found:
+        (folder / "growth.svg").write_text(draw_growth(found["lines"], about))
+    for section, rows in found.get("sections", {}).items():
+        (folder / f"speed-{section}.svg").write_text(draw_section(section, rows, about))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(draw(json.loads(Path(sys.argv[1]).read_text())))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
