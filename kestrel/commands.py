@@ -15,12 +15,13 @@ import click
 from kestrel import segmented
 from kestrel.errors import Damage
 from kestrel.files import READER_MAGIC, WRITER_MAGIC, files_of, formats_of, magic_of, queues_in
-from kestrel.transfer import Expired, MessageLike, Moved, WriterLike
+from kestrel.transfer import Expired, Moved, WriterLike
 from kestrel.v2 import moving
 from kestrel.v2.contents import pack as pack_queue
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import PATH
+from sej.message import Message
 
 _WRONG: Final = 1
 _DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
@@ -50,7 +51,7 @@ class JournalsLike(Protocol):
 
     def scanner(
         self, path: str | os.PathLike[str], offset: int | None = None
-    ) -> AbstractContextManager[Iterable[MessageLike]]:
+    ) -> AbstractContextManager[Iterable[Message]]:
         """The messages of a journal, from an offset on."""
 
 
@@ -166,7 +167,7 @@ def export(
     """
     three = _segmented(directory, name, three=three)
 
-    def read_back(offset: int) -> Iterable[MessageLike]:
+    def read_back(offset: int) -> Iterable[Message]:
         with journals.scanner(journal, offset) as messages:
             yield from messages
 

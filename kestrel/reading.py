@@ -15,9 +15,9 @@ not written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import BusyError, Damage, DamageError
 from kestrel.fast import Entry, Table
@@ -30,23 +30,23 @@ _HEAD: Final = 64
 """More than any record has before its data."""
 
 
-class Format(Protocol):
+class Format(NamedTuple):
     """How the records of one file are stored. Its errors need no path.
 
     Attributes:
         table: decodes ordinary records.
         kind: records of other types are passed over.
+        decode: returns the record at a place in a block, and its size, from the block, the place and the position in
+            the file; None for what is not all there.
         end: the byte that ends a file in the place of a record; -1: none does.
         way_out: what an error of the format lacks.
     """
 
     table: Table
     kind: type[Any]
-    end: int
-    way_out: str
-
-    def decode(self, data: bytes, at: int, position: int) -> tuple[Any, int | None]:
-        """The record at ``at``, and its size; None for what is not all there."""
+    decode: Callable[[bytes, int, int], tuple[Any, int | None]]
+    end: int = -1
+    way_out: str = ""
 
 
 class Reading:

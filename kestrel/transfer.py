@@ -11,7 +11,7 @@ A move is decided in a plan before it acts. A call that was cut short is finishe
 
 The plan remains as the record of the move. So a repetition of a move that finished moves nothing.
 
-This module knows SEJ only by the methods of :class:`WriterLike` and :class:`MessageLike`.
+This module knows SEJ only by :class:`~sej.Message` and the methods of :class:`WriterLike`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, Place, join
 from kestrel.reading import Pinned
 from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
+from sej.message import NO_TIMESTAMP, Message
 from sej.system.disk import Disk, File
 from sej.system.sealed import SealedFile
 
@@ -60,26 +61,6 @@ class WriterLike(Protocol):
         """Make them durable."""
 
 
-class MessageLike(Protocol):
-    """What an import reads; a ``sej.Message`` is one."""
-
-    @property
-    def timestamp(self) -> int:
-        """Nanoseconds since the epoch."""
-
-    @property
-    def type(self) -> int:
-        """0 to 255."""
-
-    @property
-    def key(self) -> bytes:
-        """Up to 127 bytes."""
-
-    @property
-    def value(self) -> bytes:
-        """The payload."""
-
-
 class Moved(NamedTuple):
     """What was moved.
 
@@ -94,14 +75,6 @@ class Moved(NamedTuple):
     checksum: int
     first_offset: int | None
     damage: list[Damage]
-
-
-class Row(NamedTuple):
-    """An item as SEJ stores it. It has the attributes of a message, so one checksum serves both."""
-
-    timestamp: int
-    key: bytes
-    value: bytes
 
 
 class Fields(NamedTuple):
@@ -131,7 +104,7 @@ def plan_at(path: str, disk: Disk) -> SealedFile:
     )
 
 
-def checksum(messages: Iterable[MessageLike | Row], start: int = 0) -> tuple[int, int]:
+def checksum(messages: Iterable[Message], start: int = 0) -> tuple[int, int]:
     """How many messages, and the CRC32 over their sizes, timestamps, keys and values; start: the CRC32 so far."""
     count, found = 0, start
     for message in messages:
@@ -148,7 +121,7 @@ def export_to(
     holds: list[Any],
     *,
     expired: Expired,
-    read_back: Callable[[int], Iterable[MessageLike]] | None,
+    read_back: Callable[[int], Iterable[Message]] | None,
     grace_ms: int,
     reader: str = "",
 ) -> Moved:
@@ -272,7 +245,7 @@ class Import:
         plan: where the items will be; next to them.
     """
 
-    def __init__(self, place: Place, messages: Iterable[MessageLike], keys: str) -> None:
+    def __init__(self, place: Place, messages: Iterable[Message], keys: str) -> None:
         """Check the arguments that both formats' imports have.
 
         Raises:
@@ -320,15 +293,15 @@ def checksum_of(items: Iterable[Fields], start: int = 0) -> tuple[int, int]:
     return checksum((row_of(item.data, 0, item.expiry) for item in items), start)
 
 
-def row_of(data: bytes, add_time: int, expiry: int | None) -> Row:
+def row_of(data: bytes, add_time: int, expiry: int | None) -> Message:
     """An item as a message; None or 0: no expiry."""
     time_ms = min(max(add_time, _MIN_MS), _MAX_MS)
-    return Row(time_ms * _NS, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
+    return Message(0, time_ms * _NS, 0, b"expiry=%d" % expiry if expiry and expiry > 0 else b"", data)
 
 
 def rows_of(
     items: Iterable[tuple[bytes, int | None, int | None]], time_ms: int, before_ms: int, expired: Expired
-) -> Iterator[Row]:
+) -> Iterator[Message]:
     """Items as messages.
 
     Args:
@@ -346,7 +319,7 @@ def rows_of(
         yield row
 
 
-def fields_of(message: MessageLike, keys: str, time_ms: int) -> Fields:
+def fields_of(message: Message, keys: str, time_ms: int) -> Fields:
     """A message as the fields of an item; time_ms: the add time of a message that has no timestamp.
 
     Raises:
@@ -359,4 +332,4 @@ def fields_of(message: MessageLike, keys: str, time_ms: int) -> Fields:
             ' it with keys="drop" (--drop-keys) to leave them out'
         )
     expiry = min(int(match[1]), 2**63 - 1) if match else 0
-    return Fields(message.value, time_ms if message.timestamp == -(2**63) else message.timestamp // _NS, expiry)
+    return Fields(message.value, time_ms if message.timestamp == NO_TIMESTAMP else message.timestamp // _NS, expiry)

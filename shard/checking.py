@@ -13,7 +13,7 @@ from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError
 from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
-from shard.names import CLIENT, HUB_MARKER, JOURNAL_DIR, RECORDS_DIR, Path, split_name
+from shard.names import HUB_MARKER, IN_HUB, RECORDS_DIR, Path, split_name
 from shard.records import read_record
 from shard.records import sample as some_messages
 from shard.trees import Layout, existing, find
@@ -110,7 +110,7 @@ def check(
                 " and `find` and readers refuse this root; rename it or move it out"
             )
             problems.append(Problem("bad name", os.path.join(path, name), reason))
-        elif layout == "hub" and not _fits_hub(name):
+        elif layout == "hub" and not IN_HUB.fullmatch(name):
             reason = "a SEJ directory in a hub's root must be named client.journal; move it out"
             problems.append(Problem("bad name", os.path.join(path, name), reason))
     if layout == "shards":
@@ -148,7 +148,7 @@ def _layout(root: str, names: list[str], others: list[str], marked: bool, disk: 
     recorded = len(others) < len(names) and disk.status(os.path.join(root, RECORDS_DIR)) is not None
     if not marked and (not others or recorded):
         return "shards"
-    return "hub" if marked or all(_fits_hub(name) for name in names) else "shards"
+    return "hub" if marked or all(map(IN_HUB.fullmatch, names)) else "shards"
 
 
 def _doubt(root: str, names: list[str], others: list[str]) -> Problem:
@@ -159,11 +159,6 @@ def _doubt(root: str, names: list[str], others: list[str]) -> Problem:
         f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it is"
         " a sharded journal, move the others out",
     )
-
-
-def _fits_hub(name: str) -> bool:
-    client, dot, journal = name.partition(".")
-    return bool(dot and CLIENT.fullmatch(client) and JOURNAL_DIR.fullmatch(journal))
 
 
 def _foreign(path: str, disk: Disk) -> Problem:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sej.durations import backoff
-from sej.errors import LockedError, LockLostError
+from sej.errors import LockedError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
 from sej.reading.attempts import Attempts
@@ -69,12 +69,8 @@ class Claim:
             SejError: as :class:`sej.Offset`.
         """
         self.index = index
-        self._path = path
         self._options = options
-        self._directory = Directory(path, options.disk)
         self._kept = Offset(path, name, FIRST if is_new else options.default, disk=options.disk)
-        self._lock_path = self._directory.at("ofs", f"{name}.lck")
-        self._lock = options.disk.status(self._lock_path)
         self.done = self._kept.value
         self.retry_at = 0.0
         self._attempts = 0
@@ -82,7 +78,7 @@ class Claim:
         try:
             if is_new:
                 self._kept.commit(self.done)  # or a successor, for which the shard is old, starts at its own default
-            self._note = Attempts(self._directory, name, 2 * COMMIT_MESSAGES)
+            self._note = Attempts(Directory(path, options.disk), name, 2 * COMMIT_MESSAGES)
             self._note.appear()
         except BaseException:
             self._kept.close()
@@ -95,7 +91,7 @@ class Claim:
             RetriesExhaustedError: one failed max_attempts times and there is no dead-letter journal.
             LockLostError: the reader's lock was lost: another process may handle the messages.
         """
-        self.check()
+        self._kept._lock.check()
         first = self.done
         for message in batch:
             if stop():
@@ -131,20 +127,6 @@ class Claim:
         if self.done > self._kept.value:
             self._kept.commit(self.done)
 
-    def check(self) -> None:
-        """Check that no other process can handle messages of this shard.
-
-        Raises:
-            LockLostError: the reader's lock was lost.
-        """
-        there = self._options.disk.status(self._lock_path)
-        if there is None or self._lock is None or there.identity != self._lock.identity:
-            raise LockLostError(
-                f"the lock file of reader {self._kept.name!r} was removed or replaced while it was held; another"
-                " worker may handle this shard",
-                path=self._lock_path,
-            )
-
     def release(self) -> None:
         """Commit the position reached and release the lock.
 
@@ -153,7 +135,7 @@ class Claim:
         """
         try:
             self.commit()
-            self.check()
+            self._kept._lock.check()
             self._note.remove()
         finally:
             self._note.close()

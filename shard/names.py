@@ -27,9 +27,8 @@ PREFIX: Final = re.compile(r"[A-Za-z0-9_\-]*")
 SHARD: Final = re.compile(r"(?:([A-Za-z0-9_\-]+)\.)?([1-9a])\.([0-9a-f]{3})")
 """prefix or nothing, bit, index; a name with bit 0 is a prefix and nothing else."""
 
-CLIENT: Final = re.compile(r"[0-9A-Za-z_\-]+(?:~[0-9A-Za-z_\-]+)*")
-"""A client in a hub's directory name; a dot of the client's id is ``~`` there."""
-JOURNAL_DIR: Final = re.compile(r"(?!.*\.\.)[0-9A-Za-z_.\-]+")
+IN_HUB: Final = re.compile(r"([0-9A-Za-z_\-]+(?:~[0-9A-Za-z_\-]+)*)\.((?!.*\.\.)[0-9A-Za-z_.\-]+)")
+"""Client and journal in a hub's directory name; a dot of the client's id is ``~`` there."""
 
 HUB_MARKER: Final = ".hub"
 """A hub's root has this file: names alone cannot distinguish it from a sharded journal."""

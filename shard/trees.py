@@ -20,7 +20,7 @@ from sej.journal.directory import is_journal, journals_in
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
-from shard.names import CLIENT, HUB_MARKER, JOURNAL_DIR, Path, split_name
+from shard.names import HUB_MARKER, IN_HUB, Path, split_name
 
 Layout = Literal["directory", "shards", "hub"]
 
@@ -146,14 +146,14 @@ def entry(root: str, name: str, layout: Layout) -> Found:
                 path=path,
             )
         return Found(path, None, *parts)
-    client, dot, journal = name.partition(".")
-    if not dot or not CLIENT.fullmatch(client) or not JOURNAL_DIR.fullmatch(journal):
+    match = IN_HUB.fullmatch(name)
+    if match is None:
         raise NotAJournalError(
             "this journal's name is neither a shard's ([prefix.]bit.index) nor a client's (client.journal): pass the"
             " journal itself, or move it elsewhere, see shard.check",
             path=path,
         )
-    return Found(path, client.replace("~", "."), *(split_name(journal) or (None, None, None)))
+    return Found(path, match[1].replace("~", "."), *(split_name(match[2]) or (None, None, None)))
 
 
 def recognize(root: str, disk: Disk) -> Layout:

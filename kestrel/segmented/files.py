@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from kestrel.errors import DamageError, MissingError
 from kestrel.fast import Table
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, open_file
-from kestrel.reading import Reading
+from kestrel.reading import Format, Reading
 from kestrel.segmented.format import END_BYTE, PUT, PUTS, READ_DONE, READ_HEAD, Item, Record, decode, ids_of, item_of
 from sej.checks import DISK, FLAG, PATH
 from sej.checks import require as require_arguments
@@ -36,28 +36,14 @@ class Bookmark(NamedTuple):
     done: frozenset[int] = frozenset()
 
 
-class _Form:
-    """The records of a file.
-
-    Attributes:
-        kind: items or records: those that are items too are left out of a writer file, or not decoded to items.
-    """
-
-    end = END_BYTE
-    way_out = "; open the queue, which copies the rest to kept/ and continues before it"
-
-    def __init__(self, kind: type[Item | Record], table: Table) -> None:
-        self.kind, self.table = kind, table
-
-    def decode(self, data: bytes, at: int, position: int) -> tuple[Item | Record | None, int | None]:
-        record, size = decode(data, at, position)
-        if self.kind is Item and record is not None and record.command == PUT:
-            return item_of(record), size
-        return record, size
+def _decode_item(data: bytes, at: int, position: int) -> tuple[Item | Record | None, int | None]:
+    record, size = decode(data, at, position)
+    return (item_of(record) if record is not None and record.command == PUT else record), size
 
 
-_ITEMS: Final = _Form(Item, PUTS)
-_RECORDS: Final = _Form(Record, Table(Item, "command", 0, []))
+_WAY_OUT: Final = "; open the queue, which copies the rest to kept/ and continues before it"
+_ITEMS: Final = Format(PUTS, Item, _decode_item, END_BYTE, _WAY_OUT)
+_RECORDS: Final = Format(Table(Item, "command", 0, []), Record, decode, END_BYTE, _WAY_OUT)
 
 
 def items_of(file: File, start: int = MAGIC_SIZE, end: int | None = None) -> Reading:

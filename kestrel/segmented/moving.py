@@ -19,8 +19,9 @@ from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import Item, encode_put
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
 from kestrel.segmented.snapshot import Snapshot
-from kestrel.transfer import BATCH, Expired, Fields, Import, MessageLike, Moved, WriterLike, checksum_of, export_to
+from kestrel.transfer import BATCH, Expired, Fields, Import, Moved, WriterLike, checksum_of, export_to
 from sej.checks import TEXT
+from sej.message import Message
 from sej.system.disk import OS, Disk, File
 from sej.system.sealed import SealedFile
 
@@ -35,7 +36,7 @@ def export(
     *,
     reader: str = "",
     expired: Expired = "mark",
-    read_back: Callable[[int], Iterable[MessageLike]] | None = None,
+    read_back: Callable[[int], Iterable[Message]] | None = None,
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Moved:
@@ -89,7 +90,7 @@ def export(
 def import_(
     directory: str | os.PathLike[str],
     name: str,
-    messages: Iterable[MessageLike],
+    messages: Iterable[Message],
     *,
     keys: Literal["refuse", "drop"] = "refuse",
     disk: Disk = OS,

@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from kestrel.errors import DamageError
 from kestrel.fast import Entry
 from kestrel.files import OURS, open_file, stamp_of
-from kestrel.reading import Reading
+from kestrel.reading import Format, Reading
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, PLAIN, REMOVE_TENTATIVE, STATE_DUMP, Operation, decode
 from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.system.disk import OS, Disk, File
@@ -88,25 +88,12 @@ def read_journal(
 def reading(file: File, dialect: Dialect = "auto", start: int = 0, end: int | None = None) -> Reading:
     """A pass over the operations of an open file. A state dump is the last one of its batch."""
     end = file.status().size if end is None else end
-    return Reading(file, _Form(file, dialect, end), start, end)
 
-
-class _Form:
-    """The operations of a file."""
-
-    table = PLAIN
-    kind = Operation
-    end = -1
-    way_out = ""
-
-    def __init__(self, file: File, dialect: Dialect, end: int) -> None:
-        self._file, self._dialect, self._end = file, dialect, end
-
-    def decode(self, data: bytes, at: int, position: int) -> tuple[Operation | None, int | None]:
-        dump = self._dialect == "classic" or (
-            self._dialect == "auto" and data[at] == CONTINUE and _is_dump(self._file, position, self._end)
-        )
+    def operation(data: bytes, at: int, position: int) -> tuple[Operation | None, int | None]:
+        dump = dialect == "classic" or (dialect == "auto" and data[at] == CONTINUE and _is_dump(file, position, end))
         return decode(data, at, position, dump=dump)
+
+    return Reading(file, Format(PLAIN, Operation, operation), start, end)
 
 
 def _is_dump(file: File, position: int, end: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal
 from kestrel.files import Place, wall_clock_ms
 from kestrel.reading import Pinned
 from kestrel.tail import end
-from kestrel.transfer import Expired, Fields, Import, MessageLike, Moved, WriterLike, export_to
+from kestrel.transfer import Expired, Fields, Import, Moved, WriterLike, export_to
 from kestrel.v2.backlog import Backlog
 from kestrel.v2.contents import MEMORY_BYTES, Contents, Sizes, require
 from kestrel.v2.format import addx
@@ -22,6 +22,7 @@ from kestrel.v2.journal import DIALECT, Dialect, reading
 from kestrel.v2.replay import load
 from kestrel.v2.storage import pinned_pieces, refuse_others
 from sej.checks import one_of
+from sej.message import Message
 from sej.system.disk import OS, Disk, File
 
 
@@ -32,7 +33,7 @@ def export(
     *,
     open_transactions: Literal["first", "leave"] = "first",
     expired: Expired = "mark",
-    read_back: Callable[[int], Iterable[MessageLike]] | None = None,
+    read_back: Callable[[int], Iterable[Message]] | None = None,
     dialect: Dialect = "auto",
     disk: Disk = OS,
     now_ms: Callable[[], int] = wall_clock_ms,
@@ -94,7 +95,7 @@ def export(
 def import_(
     directory: str | os.PathLike[str],
     name: str,
-    messages: Iterable[MessageLike],
+    messages: Iterable[Message],
     *,
     keys: Literal["refuse", "drop"] = "refuse",
     disk: Disk = OS,
