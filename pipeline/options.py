@@ -242,7 +242,7 @@ _BOTH: Final = (
     # With onCorruption=skip: each task writes a JSON line for each place that it skipped.
     Option("damageReport", _text("a directory")),
     # Check each block against its checksum before it is read: 8 to 15 % of the time from files. Default: true, or false
-    # with onCorruption=skip, which would pass over whole blocks.
+    # with onCorruption=skip: in a wrong block of 256 KiB no message is provably whole, so none would be read.
     Option("verify", _FLAG),
     # What the values are: columns of the schema that a journal does not have are read from their fields. Spark: the
     # formats json and avro

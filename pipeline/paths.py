@@ -31,9 +31,9 @@ def paths_of(options: Mapping[str, str], *, may_be_none: bool = False, local: bo
     given = [options["path"]] if "path" in options else json.loads(options.get("paths", "[]"))
     if not all(given) or not (given or may_be_none):
         raise OptionError(
-            "expected load(root) with a SEJ directory, a sharded journal or a hub's root; no path was passed. Spark"
-            " does not pass on the path of a table in its catalogue: SELECT ... FROM t WITH ('path' = '/data'), or"
-            " CREATE TEMPORARY VIEW t USING sej OPTIONS (path '/data')"
+            "expected load(root) with a SEJ directory, a sharded journal or a hub's root; no path was passed. A"
+            " table of the catalogue keeps its path if its columns are left out, as in CREATE TABLE t USING sej OPTIONS"
+            " (path '/data'); any table can be read with SELECT ... FROM t WITH ('path' = '/data')"
         )
     return [local_path(path) if local else path for path in given]
 

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,16 +47,61 @@ def test_directory_has_every_message_as_it_was_written(spark: SparkSession, jour
     assert sorted(seconds) == [message.timestamp // 1000 for message in written]
 
 
-def test_a_table_of_the_catalogue_says_how_its_path_is_named(spark: SparkSession, journal: Path) -> None:
-    spark.sql(f"CREATE TABLE kept USING sej OPTIONS (path '{journal}')")
-    try:
-        assert "WITH ('path' =" in failure(spark.table("kept").select("offset"))
-        count = len(offsets(load(spark, journal)))
-        assert spark.sql(f"SELECT offset FROM kept WITH ('path' = '{journal}')").count() == count
-        spark.sql(f"CREATE TEMPORARY VIEW looked USING sej OPTIONS (path '{journal}')")
-        assert spark.table("looked").count() == count
-    finally:
-        spark.sql("DROP TABLE kept")
+@pytest.fixture
+def catalogue(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session whose tables are dropped at the end."""
+    yield spark
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.name}")
+
+
+@pytest.mark.parametrize(
+    "given", ["OPTIONS (path '{path}', startingOffsets '{{\"journal\": 90}}')", "LOCATION '{path}'"]
+)
+def test_a_table_of_the_catalogue_keeps_its_path(catalogue: SparkSession, journal: Path, given: str) -> None:
+    catalogue.sql(f"CREATE TABLE t USING sej {given}".format(path=journal))
+    table = catalogue.table("t")
+    assert offsets(table) == list(range(90 if "Offsets" in given else 0, 100))
+    assert catalogue.sql("SELECT a.offset FROM t a JOIN t b USING (offset) WHERE offset < 95").count() in (5, 95)
+    assert catalogue.sql(f"SELECT offset FROM t WITH ('path' = '{journal}')").count() == 100
+    stream = catalogue.readStream.option("startingOffsets", "earliest").table("t").writeStream
+    stream.format("memory").queryName("seen").trigger(availableNow=True).start().awaitTermination()
+    assert catalogue.table("seen").count() == 100
+
+    for refused in (
+        lambda: catalogue.sql("INSERT INTO t SELECT * FROM t"),
+        lambda: table.write.format("sej").option("path", f"{journal}-2").saveAsTable("copy"),
+    ):
+        with pytest.raises(Exception, match=r"which INSERT cannot write to: select the columns key and value"):
+            refused()
+    table.select("key", "value").write.format("sej").mode("append").save(f"{journal}-2")
+    assert pipeline.count(f"{journal}-2") == table.count()
+    catalogue.sql("DROP TABLE t")
+    assert pipeline.count(journal) == 100
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("OPTIONS (path '{path}', start 'x')", "has no option 'start' here"),
+        ("OPTIONS (path 'orders', hub 'h:1')", "a table on a hub has no path; name what it reads"),
+        ("OPTIONS (hub 'h:1', hubToken 'x')", "hubToken would be readable in the catalogue; leave it out"),
+        ("LOCATION 's3a://bucket/orders'", "journals and queues are on a local disk"),
+    ],
+)
+def test_a_wrong_table_is_refused_when_it_is_created(
+    catalogue: SparkSession, journal: Path, given: str, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        catalogue.sql(f"CREATE TABLE t USING sej {given}".format(path=journal))
+
+
+def test_a_table_with_columns_of_its_own_says_how_its_path_is_named(catalogue: SparkSession, journal: Path) -> None:
+    catalogue.sql(f"CREATE TABLE t (offset BIGINT) USING sej OPTIONS (path '{journal}')")
+    assert "A table of the catalogue keeps its path if its columns are left out" in failure(catalogue.table("t"))
+    assert catalogue.sql(f"SELECT offset FROM t WITH ('path' = '{journal}')").count() == 100
+    catalogue.sql(f"CREATE TEMPORARY VIEW looked USING sej OPTIONS (path '{journal}')")
+    assert catalogue.table("looked").count() == 100
 
 
 def test_tree_of_shards_says_which_shard(spark: SparkSession, shards: Path) -> None:
