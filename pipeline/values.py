@@ -1,20 +1,24 @@
 """Columns from the values of messages: JSON, Avro, MessagePack or Protocol Buffers.
 
-A schema names the columns that a journal does not have itself; each is the field of that name in the value. A batch is
-converted as one. If that fails, each half of it is, until the values that do not fit are found. So a batch of values
-that fit costs one conversion, whatever else is in the journal.
+A schema names the columns that a journal does not have itself; each is the field of that name in the value. Many values
+are converted as one. If that fails, each half of them is, until the values that do not fit are found.
 
 JSON is parsed by Arrow, from the values joined by line ends. A value that is one object cannot be confused with its
 neighbours: each line begins with a brace, and neither an object nor a text can have a brace after a line end.
+
+The other libraries make a Python object of each value, and of each of its columns that is read one Arrow array is made.
+They allow nothing after a value, so its end is exact. What limits them are these objects.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from datetime import UTC
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,12 +31,16 @@ from pipeline.options import Fields, FormatError, OptionError, Options
 BAD: Final = "bad_value"
 """The column with the bytes of a value that does not fit; null in other rows."""
 _log = logging.getLogger("pipeline")
-_Rows = Callable[[pa.Array, pa.Schema], pa.RecordBatch]
+_Rows = Callable[[pa.Array], pa.RecordBatch]
 _UNFIT: Final = (
     *(ValueError, TypeError, LookupError, EOFError, OverflowError, MemoryError, StopIteration),
-    *(NotImplementedError, pa.ArrowException),
+    *(NotImplementedError, RecursionError, pa.ArrowException),
 )
 """What the libraries raise if a value is not what they expect."""
+_OBJECTS: Final = 1 << 10
+"""Values that are objects at the same time: more of them would be visited by the garbage collector."""
+_LINES: Final = 1 << 16
+"""Values of JSON that Arrow parses as one."""
 _SHOWN_BYTES: Final = 60
 _MISFITS: Final = "%s: values that are not %s with these columns: %d, the first at offset %d"
 
@@ -73,11 +81,12 @@ class ValueFormat(NamedTuple):
         if len(made) == 0 and BAD not in schema.names:
             yield from batches
             return
-        rows = _FORMATS[self.form](self)
+        rows = _FORMATS[self.form](self, made)
+        at_once = _LINES if self.form == "json" else _OBJECTS
         count, first = 0, 0
         for batch in batches:
             values = batch.column("value")
-            columns, reasons = _fitted(values, made, rows)
+            columns, reasons = _fitted(values, made, rows, at_once)
             if reasons:
                 bad, reason = min(reasons.items())
                 offset = batch.column("offset")[bad].as_py()
@@ -131,7 +140,7 @@ def value_format(fields: Fields, names: tuple[str, str]) -> ValueFormat:
     content = Path(given).read_bytes() if is_file else given.encode()
     found = ValueFormat(form, content, message, fields.mode)
     try:
-        _FORMATS[form](found)
+        _FORMATS[form](found, pa.schema([]))
     except _UNFIT as error:
         raise OptionError(f"{names[1]}={definition!r}: expected {expected} ({error})") from error
     return found
@@ -167,15 +176,16 @@ def _field(name: str) -> str:
     return rest if rest in SEJ or rest == BAD else name
 
 
-def _fitted(values: pa.Array, schema: pa.Schema, rows: _Rows) -> tuple[pa.RecordBatch, dict[int, str]]:
+def _fitted(values: pa.Array, schema: pa.Schema, rows: _Rows, at_once: int) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return the columns of values, null for those that do not fit; and why not, by row."""
     found: list[pa.RecordBatch] = []
     reasons: dict[int, str] = {}
-    waiting = [(0, len(values))]
+    begins = range(0, len(values), at_once)
+    waiting = [(begin, min(begin + at_once, len(values))) for begin in reversed(begins)]
     while waiting:
         begin, end = waiting.pop()
         try:
-            found.append(rows(values[begin:end], schema))
+            found.append(rows(values[begin:end]))
         except _UNFIT as error:
             if end - begin == 1:
                 reasons[begin] = " ".join(str(error).split())
@@ -196,11 +206,11 @@ def _bad(values: pa.Array, good: pa.Array | None) -> pa.Array:
     return pc.if_else(good, pa.scalar(None, pa.binary()), values)
 
 
-def _json(_: ValueFormat) -> _Rows:
+def _json(_: ValueFormat, schema: pa.Schema) -> _Rows:
     import pyarrow.compute as pc
     import pyarrow.json
 
-    def rows(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
+    def rows(values: pa.Array) -> pa.RecordBatch:
         text = pc.ascii_trim_whitespace(values.cast(pa.string()))
         if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
             raise ValueError("it is not an object")
@@ -231,83 +241,113 @@ def _as_json(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_date(kind) or pa.types.is_binary(kind) else kind
 
 
-def _each(decoded: Callable[[bytes], Any]) -> _Rows:
-    """Return a function that decodes one value after another."""
+def _each(
+    schema: pa.Schema,
+    decode: Callable[[bytes], Any],
+    column: Callable[[list[Any], pa.Field], pa.Array],
+    wrong: type[Exception] = ValueError,
+) -> _Rows:
+    """Return a function that decodes values to objects, and makes each column of all objects."""
 
-    def rows(values: pa.Array, schema: pa.Schema) -> pa.RecordBatch:
-        found = [decoded(value) for value in values.to_pylist()]
-        if not all(isinstance(row, dict) for row in found):
-            raise ValueError("it is not a record with fields")
-        arrays = [pa.array([row.get(_field(field.name)) for row in found], field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    def rows(values: pa.Array) -> pa.RecordBatch:
+        try:
+            found = list(map(decode, values.to_pylist()))
+        except wrong as error:
+            raise ValueError(str(error)) from error
+        return pa.RecordBatch.from_arrays([column(found, field) for field in schema], schema=schema)
 
     return rows
 
 
-def _msgpack(_: ValueFormat) -> _Rows:
+def _msgpack(_: ValueFormat, schema: pa.Schema) -> _Rows:
     with needed("formats"):
-        import msgpack
-    return _each(lambda value: msgpack.unpackb(value, timestamp=3))
+        import msgspec
+    names = {field.name: f"column_{number}" for number, field in enumerate(schema)}
+    fields = {name: _field(column) for column, name in names.items()}
+    row = msgspec.defstruct("Row", [(name, Any, None) for name in fields], rename=fields, gc=False)
+
+    def column(found: list[Any], field: pa.Field) -> pa.Array:
+        return pa.array(list(map(attrgetter(names[field.name]), found)), field.type)
+
+    return _each(schema, msgspec.msgpack.Decoder(row).decode, column, msgspec.DecodeError)
 
 
-def _avro(given: ValueFormat) -> _Rows:
-    import json
-
+def _avro(given: ValueFormat, schema: pa.Schema) -> _Rows:
     with needed("formats"):
         import fastavro
-    schema = fastavro.parse_schema(json.loads(given.definition))
+    written = fastavro.parse_schema(json.loads(given.definition))
 
     def decoded(value: bytes) -> Any:
         file = io.BytesIO(value)
-        found = fastavro.schemaless_reader(file, schema, None)
+        found = fastavro.schemaless_reader(file, written, None)
         if file.tell() != len(value):
             raise ValueError(f"bytes follow the record: it has {file.tell()} of {len(value)}")
+        if not isinstance(found, dict):
+            raise ValueError("it is not a record with fields")
         return found
 
-    return _each(decoded)
+    def column(found: list[Any], field: pa.Field) -> pa.Array:
+        name = _field(field.name)
+        return pa.array([row.get(name) for row in found], field.type)
+
+    return _each(schema, decoded, column)
 
 
-def _protobuf(given: ValueFormat) -> _Rows:
+def _protobuf(given: ValueFormat, schema: pa.Schema) -> _Rows:
     with needed("formats"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+    pool = descriptor_pool.DescriptorPool()
     try:
-        pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(given.definition).file:
             pool.Add(file)
     except message.DecodeError as error:
         raise ValueError(str(error)) from error
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(given.message))
 
-    def decoded(value: bytes) -> Any:
-        try:
-            return _plain(kind.FromString(value))
-        except message.DecodeError as error:
-            raise ValueError(str(error)) from error
+    def column(found: list[Any], field: pa.Field) -> pa.Array:
+        return _column(found, kind.DESCRIPTOR, _field(field.name), field.type)
 
-    return _each(decoded)
+    return _each(schema, kind.FromString, column, message.DecodeError)
 
 
-def _plain(message: Any) -> Any:
-    """Return a message of Protocol Buffers as a dictionary; a Timestamp as a time, an enum as its name."""
-    if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
-        return message.ToDatetime(UTC)
-    found: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-
-        def plain(one: Any, field: Any = field) -> Any:
-            if field.message_type is not None:
-                return _plain(one)
-            return field.enum_type.values_by_number[one].name if field.enum_type is not None else one
-
-        if field.is_repeated:
-            found[field.name] = [plain(one) for one in value]
-        else:
-            found[field.name] = plain(value) if not field.has_presence or message.HasField(field.name) else None
-    return found
+def _column(messages: Sequence[Any], descriptor: Any, name: str, kind: pa.DataType) -> pa.Array:
+    """Return a field of messages of Protocol Buffers as a column; null where a field with presence is not set."""
+    field = descriptor.fields_by_name.get(name)
+    if field is None:
+        return pa.nulls(len(messages), kind)
+    values = list(map(attrgetter(name), messages))
+    if field.is_repeated:
+        if not pa.types.is_list(kind) or (field.message_type and field.message_type.GetOptions().map_entry):
+            raise TypeError(f"field {name!r} is repeated, and a column of it must be an array; maps are not supported")
+        ends = pa.array(accumulate(map(len, values), initial=0), pa.int32())
+        return pa.ListArray.from_arrays(ends, _array(list(chain.from_iterable(values)), field, kind.value_type), kind)
+    if field.has_presence:
+        values = [value if each.HasField(name) else None for value, each in zip(values, messages, strict=True)]
+    return _array(values, field, kind)
 
 
-_FORMATS: Final[dict[str, Callable[[ValueFormat], _Rows]]] = {
+def _array(values: list[Any], field: Any, kind: pa.DataType) -> pa.Array:
+    """Return values of a field of Protocol Buffers; a Timestamp as a time, an enum as its name."""
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number
+        values = [None if value is None else known[value].name for value in values]
+    if field.message_type is None:
+        return pa.array(values, kind)
+    if field.message_type.full_name == "google.protobuf.Timestamp":
+        times = [None if value is None else value.ToMicroseconds() for value in values]
+        return pa.array(times, pa.int64()).view(pa.timestamp("us", "UTC")).cast(kind)
+    if not pa.types.is_struct(kind):
+        raise ValueError(f"field {field.name!r} is a message")
+    present = [value for value in values if value is not None]
+    if not present:
+        return pa.nulls(len(values), kind)
+    empty = type(present[0])()
+    messages = [empty if value is None else value for value in values]
+    columns = [_column(messages, field.message_type, each.name, each.type) for each in kind]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=pa.array([value is None for value in values]))
+
+
+_FORMATS: Final[dict[str, Callable[[ValueFormat, pa.Schema], _Rows]]] = {
     "json": _json,
     "avro": _avro,
     "msgpack": _msgpack,

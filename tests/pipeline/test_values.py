@@ -72,6 +72,8 @@ message Order {
   bool ok = 6;
   State state = 7;
   optional int32 maybe = 8;
+  repeated Place places = 9;
+  map<string, int32> counts = 10;
 }
 """
 
@@ -105,41 +107,81 @@ def test_json(tmp_path: Path) -> None:
     assert rows(tmp_path) == ROWS
 
 
-def test_avro(tmp_path: Path) -> None:
+def as_msgpack(row: dict[str, Any]) -> bytes:
+    packed: bytes = msgpack.packb({name: value for name, value in row.items() if name != "amount"}, datetime=True)
+    return packed
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Return the descriptor set of PROTO, and the class of its messages."""
+    path = tmp_path_factory.mktemp("proto")
+    (path / "order.proto").write_text(PROTO)
+    options = ["--include_imports", f"--descriptor_set_out={path / 'order.desc'}", f"-I{path}", "order.proto"]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options], check=True)
+    pool = DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString((path / "order.desc").read_bytes()).file:
+        pool.Add(file)
+    return path / "order.desc", message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+def test_an_avro_schema_in_a_file(tmp_path: Path) -> None:
     path = fill(tmp_path / "j", [as_avro(row) for row in ROWS])
     (tmp_path / "order.avsc").write_text(json.dumps(AVRO))
-    assert rows(path, format="avro", definition=json.dumps(AVRO)) == ROWS
     assert rows(path, format="avro", definition=str(tmp_path / "order.avsc")) == ROWS
 
 
-def test_messagepack(tmp_path: Path) -> None:
-    rest = [{name: value for name, value in row.items() if name != "amount"} for row in ROWS]
-    fill(tmp_path, [msgpack.packb(row, datetime=True) for row in rest])
-    assert rows(tmp_path, SCHEMA.replace("amount decimal(10,2), ", ""), format="msgpack") == rest
-
-
-def test_protocol_buffers(tmp_path: Path) -> None:
-    (tmp_path / "order.proto").write_text(PROTO)
-    described = tmp_path / "order.desc"
-    options = ["--include_imports", f"--descriptor_set_out={described}", f"-I{tmp_path}", "order.proto"]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *options], check=True)
-    pool = DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(described.read_bytes()).file:
-        pool.Add(file)
-    order: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
-    written = order(id=7, name="x", tags=["a", "b"], place={"x": 3}, ok=True, state=1)
+def test_protocol_buffers(tmp_path: Path, described: tuple[Path, Any]) -> None:
+    file, order = described
+    written = order(id=7, name="x", tags=["a", "b"], place={"x": 3}, ok=True, state=1, places=[{"x": 4}, {}])
     written.at.FromDatetime(AT)
-    values = [written.SerializeToString(), b"", b"\xff" * 9]
-    schema = "id bigint, at timestamp, name string, tags array<string>, place struct<x int>, state string, maybe int"
+    values = [written.SerializeToString(), b"", b"\xff" * 9, b"\x38\x05"]  # the last one: a state without a name
+    schema = (
+        "id bigint, at timestamp, name string, tags array<string>, place struct<x int>, state string, maybe int,"
+        " places array<struct<x int, none date>>"
+    )
     path = fill(tmp_path / "j", values)
-    table = pipeline.table(path, schema=schema, format="protobuf", definition=f"{described}:shop.Order")
-    found = table.to_arrow().to_pylist()
-    assert [row["bad_value"] for row in found] == [None, None, values[2]]
-    assert [{name: row[name] for name in ("id", "at", "tags", "place", "state", "maybe")} for row in found] == [
-        {"id": 7, "at": AT, "tags": ["a", "b"], "place": {"x": 3}, "state": "PAID", "maybe": None},
-        {"id": 0, "at": None, "tags": [], "place": None, "state": "OPEN", "maybe": None},
-        {"id": None, "at": None, "tags": None, "place": None, "state": None, "maybe": None},
+    found = rows(path, schema, columns=["id", "at", "tags", "place", "state", "maybe", "places", "bad_value"],
+                 format="protobuf", definition=f"{file}:shop.Order")  # fmt: skip
+    assert [row.pop("bad_value") for row in found] == [None, None, *values[2:]]
+    places = [{"x": 4, "none": None}, {"x": 0, "none": None}]
+    assert found[:2] == [
+        {"id": 7, "at": AT, "tags": ["a", "b"], "place": {"x": 3}, "state": "PAID", "maybe": None, "places": places},
+        {"id": 0, "at": None, "tags": [], "place": None, "state": "OPEN", "maybe": None, "places": []},
     ]
+    assert all(value is None for row in found[2:] for value in row.values())
+    for wrong in ("tags string", "places string", "at array<timestamp>", "place int", "counts array<string>"):
+        assert rows(path, wrong, mode="drop", format="protobuf", definition=f"{file}:shop.Order") == [], wrong
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "msgpack", "protobuf"])
+def test_each_value_that_does_not_fit_is_found(form: str, tmp_path: Path, described: tuple[Path, Any]) -> None:
+    """Among thousands, in each mode, wherever it is."""
+    file, order = described
+    definition = {"avro": json.dumps(AVRO), "protobuf": f"{file}:shop.Order"}.get(form)
+    wanted = [{name: value for name, value in row.items() if name != "amount"} for row in ROWS] * 800
+
+    def as_protobuf(row: dict[str, Any]) -> bytes:
+        written = order(**{name: value for name, value in row.items() if name not in ("amount", "at")})
+        written.at.FromDatetime(row["at"])
+        value: bytes = written.SerializeToString()
+        return value
+
+    encode = {"json": as_json, "avro": as_avro, "msgpack": as_msgpack, "protobuf": as_protobuf}[form]
+    dice = random.Random(form)
+    bad = sorted({0, 1023, 1024, 3199, *dice.sample(range(3200), 20)})
+    values = [encode(row) for row in ROWS] * 800
+    for at in bad:
+        values[at] = dice.choice([values[at][:-1], b"\xff" * 12, values[at] + b"\0"])
+    path, schema = fill(tmp_path / "j", values), SCHEMA.replace("amount decimal(10,2), ", "")
+    given: dict[str, Any] = {"format": form, "definition": definition}
+    found = rows(path, schema, columns=[*wanted[0], "bad_value"], **given)
+    nothing = dict.fromkeys(wanted[0])
+    for at, row in enumerate(found):
+        assert row == ({**nothing, "bad_value": values[at]} if at in bad else {**wanted[at], "bad_value": None}), at
+    assert rows(path, schema, mode="drop", **given) == [row for at, row in enumerate(wanted) if at not in bad]
+    with pytest.raises(pipeline.FormatError, match=f"offset 0: the value is not {form} with these columns"):
+        rows(path, schema, mode="failfast", **given)
 
 
 @pytest.mark.parametrize("form", ["avro", "msgpack"])
