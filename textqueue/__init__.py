@@ -15,8 +15,8 @@ The modules and folders, in the order in which they are best read::
 
 from textqueue.claims.claim import Claim
 from textqueue.editing.message import Message
-from textqueue.editing.tq_file import Conflict
 from textqueue.errors import (
+    Conflict,
     FileInUseError,
     InvalidTextError,
     MessageMovedError,

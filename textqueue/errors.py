@@ -1,4 +1,4 @@
-"""The errors of a text queue. Each has the path and the position.
+"""The errors of a text queue, each with the path and the position; and the conflicts, which are reported instead.
 
 ::
 
@@ -12,6 +12,8 @@
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from sej.errors import SejError
 
@@ -38,3 +40,24 @@ class NoSuchVariableError(TextQueueError, IndexError, KeyError):
 
 class FileInUseError(TextQueueError):
     """The file is in use: another program holds the lock, has the file open, or changes it all the time."""
+
+
+class Conflict(NamedTuple):
+    """A conflict between this library and another program, which a user should know about.
+
+    Attributes:
+        path: the file.
+        position: the position of the message.
+        text: the text of the message; of a removed one, the first 80 bytes.
+        kind: ``"reverted"``: an editor saved an old buffer and reverted a mark; ``"claim"``: it reverted a claim;
+            ``"collision"``: the file was rewritten at the moment of an edit; ``"changed"``: a claimed message was
+            changed or deleted; ``"lease"``: the lease of a claim ended, and another worker took the message;
+            ``"removed"``: a save removed a message that a program had appended.
+        action: what the queue did about it.
+    """
+
+    path: str
+    position: int
+    text: str
+    kind: str
+    action: str

@@ -39,8 +39,8 @@ from textqueue.editing.append import New, append
 from textqueue.editing.archive_and_split import archive, check_target
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
-from textqueue.editing.tq_file import Conflict, OnRevert, Options
-from textqueue.errors import InvalidTextError
+from textqueue.editing.queue_file import OnRevert, Options
+from textqueue.errors import Conflict, InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.reading.cursor import Cursor, walk
 from textqueue.reading.files import Inputs, files_of

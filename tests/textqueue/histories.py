@@ -44,8 +44,8 @@ _ENTRY: Final = re.compile(rb"[^ \\\n][^\n]*\n(?:[ \\][^\n]*\n)*|\n")
 def steady() -> Iterator[None]:
     """Let no limit of time decide: a slow machine gives the same results. What waits for an editor waits briefly."""
     with (
-        patch("textqueue.editing.tq_file._FILE_LEASE_WAIT_S", 0.0003),
-        patch("textqueue.editing.tq_file._PAUSE_S", 0.0001),
+        patch("textqueue.editing.queue_file._FILE_LEASE_WAIT_S", 0.0003),
+        patch("textqueue.editing.queue_file._PAUSE_S", 0.0001),
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
         patch("textqueue.editing.queue_file.SAVING_S", FOR_EVER_S),
         patch("textqueue.editing.edit_with_retries._RENAMED_S", 0.002),

@@ -13,7 +13,7 @@ from tests.textqueue.claiming import got, lined, plain
 from textqueue import TextQueue
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import merge, save
-from textqueue.editing.tq_file import Options
+from textqueue.editing.queue_file import Options
 
 OLD = b"-a\n-b\n b2\n-c\n"
 

@@ -244,9 +244,8 @@ class EditingLarge(Editing):
 
     WINDOWS: Final = {
         "textqueue.editing.proof": ["_AHEAD_BYTES"],
-        "textqueue.editing.queue_file": ["_BLOCK_BYTES"],
+        "textqueue.editing.queue_file": ["_BLOCK", "_BLOCK_BYTES"],
         "textqueue.editing.append": ["_TAIL_BYTES"],
-        "textqueue.editing.tq_file": ["_BLOCK"],
         "textqueue.format.windows": ["FIRST_WINDOW"],
         "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
     }

@@ -13,7 +13,7 @@ from tests.textqueue.claiming import claim_elsewhere, lined, plain
 from textqueue import TextQueue, check
 from textqueue.editing.archive_and_split import Part, split
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.tq_file import Options
+from textqueue.editing.queue_file import Options
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 

@@ -91,12 +91,12 @@ def restless(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Another program changes the file while it is examined, as often as the only number in the list says."""
     times = [0]
 
-    def redo(work: Any) -> None:
+    def redo(work: Any, **options: Any) -> None:
         if times[0]:
             times[0] -= 1
             before = path.stat()
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-        real(work)
+        real(work, **options)
 
     real = reconcile._Replay.redo
     monkeypatch.setattr(reconcile._Replay, "redo", redo)

@@ -28,8 +28,7 @@ from sej.system.paths import absolute_path
 from textqueue.claims.drain import OnceWriter
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
-from textqueue.editing.tq_file import Conflict
-from textqueue.errors import InvalidTextError
+from textqueue.errors import Conflict, InvalidTextError
 from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
 from textqueue.format.parser import digest, essence
 from textqueue.ledger.sidecar import real_path, sidecar_path

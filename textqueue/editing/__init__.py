@@ -3,10 +3,9 @@
 The modules, in the order in which they are best read::
 
     message, proof              a message, its place, and the proof that it is still there
-    tq_file                     one file: its names, lock, ledger and file lease, and its replacement
-    queue_file, append          the changes of it, also while programs save it without the lock
-    edit_with_retries, durable  the changes of messages, with retries; syncs
     reconcile                   after a change by an editor: what its buffer has not seen is done again
+    queue_file, append          the changes of one file, also while programs save it without the lock
+    edit_with_retries, durable  the changes of messages, with retries; syncs
     merge                       `sej tq edit`: a person's edit, merged with what programs wrote
     already_delivered           what a reader need not see again
     archive_and_split, undo     move messages elsewhere, take marks back

@@ -51,8 +51,8 @@ from sej.system.paths import absolute_path, around
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
-from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import ALL, shifted
+from textqueue.editing.queue_file import ALL, QueueFile
+from textqueue.editing.reconcile import shifted
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus

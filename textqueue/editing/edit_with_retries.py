@@ -16,9 +16,8 @@ from sej.system.locks import end_file_lease
 from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
-from textqueue.editing.queue_file import MOMENT_S, QueueFile
+from textqueue.editing.queue_file import MOMENT_S, Options, QueueFile
 from textqueue.editing.reconcile import find_again
-from textqueue.editing.tq_file import Options
 from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here

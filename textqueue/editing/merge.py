@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from sej.system.locks import end_file_lease
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import ALL
+from textqueue.editing.queue_file import ALL, QueueFile
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks, trimmed, value_of

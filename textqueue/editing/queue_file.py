@@ -25,20 +25,22 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import File, Status, is_full
-from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
+from sej.system.clock import Clock
+from sej.system.disk import Disk, File, Status, is_full
+from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, take_file_lease
+from sej.system.logs import WARNING, record
 from textqueue.editing.proof import Change, Place, here
-from textqueue.editing.reconcile import begin, reconcile
-from textqueue.editing.tq_file import Options, TqFile
+from textqueue.editing.reconcile import Spans, examine, first_state, shifted
+from textqueue.errors import Conflict
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
-from textqueue.format.parser import digest, essence
+from textqueue.format.parser import decode, digest, essence, value_of
 from textqueue.format.windows import Token, scan, token_of, unknown
-from textqueue.ledger.log import Line
-from textqueue.ledger.sidecar import interrupted
+from textqueue.ledger.log import Ledger, Line, Record
+from textqueue.ledger.sidecar import Guard, interrupted, sidecar_path, temporary_file
 
 MOMENT_S: Final = 0.000_3
 """Without a file lease, another program may have written to the file during an edit that took longer than this."""
@@ -52,7 +54,31 @@ _BLOCK_BYTES: Final = 1 << 12
 """An edit of so many messages writes those of one block together."""
 
 
-class QueueFile(TqFile):
+_TURN: Final = 64
+"""A repair checks after so many writes whether another process waits for the file."""
+_FILE_LEASE_WAIT_S: Final = 0.02
+"""How long an edit waits for a program that has the file open."""
+_BACKOFF_FIRST_S: Final = 0.02
+_BACKOFF_MAX_S: Final = 1.0
+"""After a failed wait: how long edits do not wait again. It doubles each time."""
+_PAUSE_S: Final = 0.000_2
+_BLOCK: Final = 1 << 20
+ALL: Final = 0o7777
+"""The mode of a new version of a queue file is that of the old one."""
+OnRevert = Literal["reapply", "deliver"]
+
+
+class Options(NamedTuple):
+    """The options of a queue, which are those of ``TextQueue``, and the list that gets its conflicts."""
+
+    disk: Disk
+    clock: Clock
+    settle_s: float
+    on_revert: OnRevert
+    conflicts: list[Conflict]
+
+
+class QueueFile:
     """A ``.tq`` file whose edits are proven. In a ``with`` block, which is a session, this process has its lock.
 
     The file is open for editing in a session. ``start`` is called when the messages of an edit were found, ``log`` when
@@ -63,7 +89,11 @@ class QueueFile(TqFile):
     status: Status
 
     def __init__(self, path: str, options: Options) -> None:
-        super().__init__(path, options)
+        self.path, self.disk = path, options.disk
+        self._conflicts, self._deliver = options.conflicts, options.on_revert == "deliver"
+        self.guard = Guard(path, disk=self.disk, queue=path)
+        self.threads = self.guard.threads
+        self.ledger = Ledger(self.guard.log, disk=self.disk, queue=path)
         self.thread = 0  # the one that has the session; 0: none
         self.alone = False  # whether this process has the file lease, so that no other process can open the file
         self.known = False  # whether the ledger has the correct positions for the file
@@ -71,6 +101,7 @@ class QueueFile(TqFile):
         self.closed = False
         self._open = self._leased = self._still = False
         self._began = self._looked = 0.0
+        self._backoff_until, self._backoff_s = 0.0, _BACKOFF_FIRST_S
         watch_forks(self)
 
     def __enter__(self) -> Self:
@@ -224,10 +255,43 @@ class QueueFile(TqFile):
             looks += 1
             end_file_lease(file)
             if new:
-                begin(self, file, token)
+                ledger.start(*first_state(file, token))
                 begun = token
-            elif reconcile(self, file, alone=alone):
+            elif self._reconcile(file, alone=alone):
                 return False
+
+    def _reconcile(self, file: File, *, alone: bool) -> bool:
+        """Bring the ledger in line with a file that another program changed, and the file with the ledger.
+
+        If another program writes to the file at this moment, or waits for it, the rest is left to the next call.
+        Returns whether the file was replaced, so that it must be opened again.
+        """
+        before = token_of(file.status())
+        repair = examine(self.ledger, file, before[1], self.path, alone=alone, deliver=self._deliver)
+        if (repair.writes or repair.gone or repair.conflicts) and not take_file_lease(file):
+            self.wait_for_lease(file)
+        if token_of(file.status()) != before:  # another program wrote meanwhile
+            end_file_lease(file)
+            return False
+        alone = has_file_lease(file)
+        for count, (position, data) in enumerate(repair.writes):
+            if alone and not count % _TURN and not has_file_lease(file):
+                end_file_lease(file)
+                return False
+            file.write_at(data, position)
+        token = token_of(file.status())
+        if repair.gone:
+            after = self.replace(file, token, repair.gone)
+            if after is None:
+                return False
+            token = after
+        elif not (end_file_lease(file) or token == before):
+            token = unknown(token)  # the other program may have gone on saving meanwhile: the next call looks again
+        self.note(sorted(repair.conflicts, key=lambda conflict: conflict.position))
+        if alone or repair.sorted_to >= 0:
+            self.ledger.late = repair.sorted_to
+        self.ledger.begin(repair.claims, token, repair.generation, lines=repair.removed)
+        return bool(repair.gone)
 
     def add_line(self) -> bool:
         """Add the line with the number at the top, if this is possible; return whether the file was replaced.
@@ -288,6 +352,80 @@ class QueueFile(TqFile):
             self.guard.close()
             self.ledger.close()
 
+    def report(self, position: int, raw: bytes, kind: str, action: str) -> None:
+        """Add a conflict."""
+        self.note([Conflict(self.path, position, decode(value_of(raw)), kind, action)])
+
+    def note(self, conflicts: list[Conflict]) -> None:
+        """Add conflicts, and log them."""
+        self._conflicts.extend(conflicts)
+        for conflict in conflicts:
+            record(__name__, WARNING, "%s: position %d: %s: %s", *conflict[:2], *conflict[3:])
+
+    def wait_for_lease(self, file: File) -> bool:
+        """Wait for a moment for a file lease that was not granted, unless that failed a moment ago."""
+        now = time.monotonic()
+        if now < self._backoff_until or not is_file_leasable(file):
+            return False
+        while time.monotonic() - now < _FILE_LEASE_WAIT_S:
+            time.sleep(_PAUSE_S)
+            if take_file_lease(file):
+                self._backoff_s = _BACKOFF_FIRST_S
+                return True
+        now = time.monotonic()
+        again = now - self._backoff_until < _BACKOFF_MAX_S
+        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S) if again else _BACKOFF_FIRST_S
+        self._backoff_until = now + self._backoff_s
+        return False
+
+    # Replacing the file
+
+    def swap(self, file: File, temporary: str, before: Token, *, strict: bool = False) -> bool:
+        """Rename a synced file to the queue's name, under a file lease, if no other program has changed the queue file.
+
+        strict: it is refused as well while another program has the file open, and may save it.
+        """
+        alone = take_file_lease(file) or self.wait_for_lease(file) or has_file_lease(file)
+        there = self.disk.status(self.path)
+        if there is None or token_of(there) != before or (strict and not alone and is_file_leasable(file)):
+            return False
+        self.disk.rename(temporary, self.guard.real_path)
+        return True
+
+    def write_rest(
+        self,
+        file: File,
+        temporary: str,
+        before: Token,
+        spans: Spans,
+        head: tuple[int, bytes],
+        *patch: tuple[int, bytes],
+    ) -> Token:
+        """Write a copy of the file without some spans, with another head and other bytes; return its state."""
+        with temporary_file(self.disk, temporary, file.path, ALL) as new:
+            new.write(head[1])
+            copy_rest(file, new, head[0], before[1], spans)
+            for position, data in patch:
+                new.write_at(data, position)
+            return token_of(new.status())
+
+    def replace(self, file: File, before: Token, spans: Spans, head: tuple[int, bytes] = (0, b"")) -> Token | None:
+        """Replace the file by a copy, as :meth:`write_rest` makes it; return its state, or None if it was changed.
+
+        With another head, no other program may have the file open.
+        """
+        temporary = sidecar_path(self.guard.real_path, ".save")
+        after = self.write_rest(file, temporary, before, spans, head)
+        return after if self.swap(file, temporary, before, strict=bool(head[1])) else None
+
+    def moved_claims(self, spans: Spans, grown: int = 0) -> list[Record]:
+        """Return the claims that remain, at their positions after some spans were removed, and bytes added above."""
+        gone = {start for start, _ in spans}
+        claims = [one for one in self.ledger.claims.values() if one.position not in gone]
+        return [
+            one._replace(position=shifted(one.position, spans) + grown) if one.position >= 0 else one for one in claims
+        ]
+
     # Changes by other processes
 
     def _after_fork(self) -> None:
@@ -310,3 +448,12 @@ class QueueFile(TqFile):
     def _has_number(self, file: File) -> bool:
         """Return whether the file has its last number: an old buffer may be saved within one tick of the clock."""
         return file.read(DIGITS, self.ledger.line_at) == NUMBER % self.ledger.number
+
+
+def copy_rest(source: File, target: File, start: int, end: int, spans: Spans) -> None:
+    """Copy the bytes from start to end, without some spans."""
+    for stop, size in (*spans, (end, 0)):
+        while start < stop and (data := source.read(min(_BLOCK, stop - start), start)):
+            target.write(data)
+            start += len(data)
+        start = stop + size

@@ -31,33 +31,32 @@ the change: the nearest one without a claim.
 **Crash points.** The number is written after the changes, and the lines of the ledger after the number. So after a
 crash in between, the next session does the rest: what was made already has its new status.
 
-The file is read without the file lease, so no editor waits for that. The file lease is held for the writes.
+The file is read without the file lease, so no editor waits for that. ``QueueFile`` writes the result.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
-from sej.system.locks import end_file_lease, has_file_lease, take_file_lease
 from textqueue.editing.proof import Place
-from textqueue.editing.tq_file import Conflict, TqFile, shifted
-from textqueue.errors import MessageMovedError
+from textqueue.errors import Conflict, MessageMovedError
 from textqueue.format.generation import DIGITS, NUMBER, Generation, generations_in, strays_in
 from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
 from textqueue.format.parser import digest, essence, value_of, variables_of
-from textqueue.format.windows import Token, placed, scan, scan_chunks, token_of, unknown
+from textqueue.format.windows import Token, placed, scan, scan_chunks
 from textqueue.ledger import log
-from textqueue.ledger.log import Line, Record
+from textqueue.ledger.log import Ledger, Line, Record
 
+Spans = Sequence[tuple[int, int]]
+"""Parts of a file, ascending, each a position and a size."""
 _QUEUED: Final = ord("-")
-_TURN: Final = 64
-"""After this many writes, check whether another process waits for the file."""
 _REMOVED: Final = "a save of an old buffer removed it, or a user deleted it"
 
 
@@ -77,8 +76,23 @@ class _Message:
         self.raw[at : at + len(data)] = data
 
 
-def begin(queue: TqFile, file: File, token: Token) -> None:
-    """Begin a ledger, with the number and the claims that the file has in a state."""
+class Repair(NamedTuple):
+    """What a file needs after a foreign change, and what the ledger begins its new epoch with.
+
+    sorted_to: the number that a sort of all lines has left; -1: none.
+    """
+
+    writes: list[tuple[int, bytes]]
+    gone: Spans
+    conflicts: list[Conflict]
+    claims: list[Record]
+    removed: list[Line]
+    generation: Generation
+    sorted_to: int
+
+
+def first_state(file: File, token: Token) -> tuple[list[Record], Token, Generation]:
+    """Return what a new ledger begins with: the claims that the file has, its state, and its number."""
     found: list[Generation] = []
     claims: list[Record] = []
     for window in scan(file):
@@ -86,55 +100,30 @@ def begin(queue: TqFile, file: File, token: Token) -> None:
         for position, raw in placed(window.position, window.data) if b"@" in window.data else ():
             if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
                 claims.append(Record(log.IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
-    queue.ledger.start(claims, token, found[0] if found else Generation(-1, 0))
+    return claims, token, found[0] if found else Generation(-1, 0)
 
 
-def reconcile(queue: TqFile, file: File, *, alone: bool) -> bool:
-    """Bring the ledger in line with a file that another program changed, and the file with the ledger, under the lock.
-
-    If another program writes to the file at this moment, or waits for it, the rest is left to the next call. Returns
-    whether the file was replaced, so that it must be opened again.
-    """
-    ledger, before = queue.ledger, token_of(file.status())
+def examine(ledger: Ledger, file: File, size: int, path: str, *, alone: bool, deliver: bool) -> Repair:
+    """Compare a file that another program changed with the ledger. The caller has the lock, and writes the repair."""
     found, sorted_to = _generations(file, lined=ledger.lined)
     late = ledger.late if alone else -1  # the program that kept the line out has saved, or another one while it read
     oldest = max(sorted_to, 0) if ledger.lined else late
     seen = found[0].number if found else ledger.number if oldest < 0 else oldest
-    work = _Replay(queue, seen, before[1], has_number=bool(found), guessed=not found and oldest < 0)
-    work.read(file)
-    work.redo()
-    writes = work.writes()
-    number = max(ledger.number, seen)
-    at = found[0].position if found else -1
+    replay = _Replay(ledger, path, seen, size, has_number=bool(found), guessed=not found and oldest < 0)
+    replay.read(file)
+    replay.redo(deliver=deliver)
+    writes, gone = replay.writes(), replay.archived()
+    number, at = max(ledger.number, seen), found[0].position if found else -1
     if found and (seen != number or len(found) > 1):
         writes += [(one.position, b" " * DIGITS) for one in found[1:]]
         writes.append((at, NUMBER % number))
-    gone = work.archived()
-    if (writes or gone or work.reports) and not take_file_lease(file):
-        queue.wait_for_lease(file)
-    if token_of(file.status()) != before:  # another program wrote meanwhile
-        end_file_lease(file)
-        return False
-    alone = has_file_lease(file)
-    for count, (position, data) in enumerate(writes):
-        if alone and not count % _TURN and not has_file_lease(file):
-            end_file_lease(file)
-            return False
-        file.write_at(data, position)
-    token = token_of(file.status())
-    generation = Generation(at, number)
-    if gone:
-        after = queue.replace(file, token, gone)
-        if after is None:
-            return False
-        generation = generation._replace(position=shifted(at, gone))
-        token = after
-    elif not (end_file_lease(file) or token == before):
-        token = unknown(token)  # the other program may have gone on saving while this wrote: the next call looks again
-    queue.note(sorted(work.reports, key=lambda conflict: conflict.position))
-    ledger.late = sorted_to if alone or sorted_to >= 0 else ledger.late
-    ledger.begin(work.claims(gone), token, generation, lines=work.removed)
-    return bool(gone)
+    generation = Generation(shifted(at, gone), number)
+    return Repair(writes, gone, replay.conflicts, replay.claims(gone), replay.removed, generation, sorted_to)
+
+
+def shifted(position: int, gone: Spans) -> int:
+    """Return where a position is after some spans were removed."""
+    return position - sum(size for _, size in gone[: bisect.bisect_left(gone, (position, 0))])
 
 
 def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
@@ -150,9 +139,9 @@ def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
 class _Replay:
     """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
-    def __init__(self, queue: TqFile, seen: int, size: int, *, has_number: bool, guessed: bool) -> None:
-        self.reports: list[Conflict] = []
-        self._queue = queue
+    def __init__(self, ledger: Ledger, path: str, seen: int, size: int, *, has_number: bool, guessed: bool) -> None:
+        self.conflicts: list[Conflict] = []
+        self._ledger, self._path = ledger, path
         self._changes: list[tuple[tuple[int, int], Record]] = []  # with their epochs and layouts
         self._older: Counter[bytes] = Counter()  # appends that the person has seen, less what was archived
         self._by: dict[bytes, list[_Message]] = defaultdict(list)
@@ -167,7 +156,7 @@ class _Replay:
         then = last = size
         epoch = layout = self._layout = 0
         # Appends that were reported as removed, and not appended again since, are not reported again.
-        for record in queue.ledger.history():
+        for record in ledger.history():
             if record.kind == log.STATE:
                 layout += epoch != record.position and record.token[1] != last
                 epoch = record.position
@@ -182,9 +171,7 @@ class _Replay:
                     self._changes.remove(same[0])
             elif record.kind not in log.CHANGES:
                 continue
-            elif (
-                self._guessed and record.kind == log.APPENDED and epoch == queue.ledger.epoch
-            ) or record.number > seen:
+            elif (self._guessed and record.kind == log.APPENDED and epoch == ledger.epoch) or record.number > seen:
                 self._changes.append(((epoch, layout), record))
             elif record.kind == log.APPENDED:
                 self._older[record.digest] += 1
@@ -196,23 +183,23 @@ class _Replay:
         """Read the messages that changes or claims are about."""
         wanted = {record.digest for _, record in self._changes}
         wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == log.SET}
-        wanted |= {record.digest for record in self._queue.ledger.claims.values()}
+        wanted |= {record.digest for record in self._ledger.claims.values()}
         for position, raw in scan_chunks(file) if wanted else ():
             if self._guessed and raw[0] in STATUS_OF:
                 self._texts.add(log.text_owner(raw))
             if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
                 self._by[name].append(_Message(position, raw))
 
-    def redo(self) -> None:
+    def redo(self, *, deliver: bool) -> None:
         """Assign the claims, and make the changes again, in memory."""
-        claims = self._queue.ledger.claims
+        claims = self._ledger.claims
         left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
         for when, record in self._newest() if self._guessed else self._changes:
             self._apply(when, record)
         self._lost = [record for record in left if not self._claimed(record)]
         for message in self._all():
             self._follow(message)
-            self._report(message)
+            self._report(message, deliver=deliver)
 
     def _newest(self) -> list[tuple[tuple[int, int], Record]]:
         """Return the newest appends if they are missing. The file never had a number that names what is missing."""
@@ -225,7 +212,7 @@ class _Replay:
 
     def _claimed(self, record: Record) -> bool:
         """Give a claim its message, and return False if it is not in the file. The claim ends if a user marked it."""
-        token = self._queue.ledger.token
+        token = self._ledger.token
         grown = 0 if token is None else self._size - token[1]
         places = {record.position, record.position + grown}
         here = [one for one in self._by.get(record.digest, ()) if one.claim is None]
@@ -251,7 +238,7 @@ class _Replay:
                 self._places[when[1], record.position, name] = None
                 self.removed.append((log.REMOVED, 0, name, record.owner))
                 text = unquote_to_bytes(record.owner.removeprefix(log.TEXT)).decode("utf-8", "replace")
-                self.reports.append(Conflict(self._queue.path, max(record.position, 0), text, "removed", _REMOVED))
+                self.conflicts.append(Conflict(self._path, max(record.position, 0), text, "removed", _REMOVED))
         elif kind == log.SET:
             self._set(when, record)
         elif kind == log.ARCHIVED:
@@ -328,9 +315,8 @@ class _Replay:
         elif claim.kind == log.IN_MUTEX and room.holder != claim.holder and room.fits(claim.holder):
             message.write(room.position, room.filled(claim.holder))
 
-    def _report(self, message: _Message) -> None:
+    def _report(self, message: _Message, *, deliver: bool) -> None:
         kind, text = "reverted", value_of(message.before).decode("utf-8", "replace")
-        deliver = self._queue.options.on_revert == "deliver"
         if message.archived:
             action = "removed again: it is in the archive"
         elif message.raw[0] != message.before[0]:
@@ -344,7 +330,7 @@ class _Replay:
         if deliver:
             action, message.archived = "delivered again", False
             message.raw[0] = message.before[0]
-        self.reports.append(Conflict(self._queue.path, message.position, text, kind, action))
+        self.conflicts.append(Conflict(self._path, message.position, text, kind, action))
 
     def writes(self) -> list[tuple[int, bytes]]:
         """Return what is written, with its positions."""

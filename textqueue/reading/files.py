@@ -22,7 +22,7 @@ from sej.system.paths import absolute_name, absolute_path
 from sej.system.watch import Watch
 from textqueue.claims.claim import Claimer
 from textqueue.editing.edit_with_retries import Source
-from textqueue.editing.tq_file import Options
+from textqueue.editing.queue_file import Options
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 
