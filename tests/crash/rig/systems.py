@@ -16,8 +16,8 @@ A system acts on one directory and says what was acknowledged, in marks:
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -97,19 +97,20 @@ class System(ABC):
 # Journals
 
 
+def messages_in(path: Path) -> Iterator[sej.Message]:
+    """Every message up to the first damage."""
+    with suppress(sej.CorruptionError, sej.JournalNotFoundError), sej.Scanner(path, timeout=0.0) as scanner:
+        yield from scanner
+
+
 def rows_of(path: Path) -> Iterator[tuple[int, int]]:
     """Offset and number of every message up to the first damage."""
-    with suppress(sej.CorruptionError, sej.JournalNotFoundError), sej.Scanner(path, timeout=0.0) as scanner:
-        for message in scanner:
-            yield message.offset, number_of(message.value)
+    return ((message.offset, number_of(message.value)) for message in messages_in(path))
 
 
 def rows_left(path: Path) -> Iterator[tuple[int, int]]:
     """As :func:`rows_of`, on a medium that lost power."""
-    with suppress(sej.CorruptionError, sej.JournalNotFoundError), sej.Scanner(path, timeout=0.0) as scanner:
-        for message in scanner:
-            for number in _left(message.value):
-                yield message.offset, number
+    return ((message.offset, number) for message in messages_in(path) for number in _left(message.value))
 
 
 def judge_journals(path: Path, marks: Iterable[Mark]) -> None:
@@ -386,8 +387,52 @@ def _whole(data: bytes) -> Iterator[int]:
         yield number_of(data)
 
 
-class WorkQueue(System):
+class _Queue(System):
+    """A queue: after every third put an item is taken, if there is one."""
+
+    numbers: Callable[[bytes], Iterator[int]] = staticmethod(_whole)
+    """The numbers in what a medium has in the place of a value."""
+
+    def act(self, number: int, *, poison: bool = False) -> None:
+        self.opened.put(value(number, poison=poison))
+        if self.weak:
+            return
+        self.say("put", number=number)
+        if number % 3 == 0:
+            self.take(number % 2 == 0)
+
+    def again(self) -> None:
+        self.take(True)
+
+    @abstractmethod
+    def take(self, even: bool) -> None:
+        """Take the next item in one of two ways."""
+
+    @contextmanager
+    def taking(self, data: bytes) -> Iterator[None]:
+        """What is done in the block ends the item with this value."""
+        self.say("taking", number=number_of(data))
+        yield
+        self.say("taken", number=number_of(data))
+
+    @classmethod
+    @abstractmethod
+    def left(cls, path: Path) -> Iterator[bytes]:
+        """Take everything."""
+
+    @classmethod
+    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
+        found: list[int] = []
+        with suppress(sej.SejError):  # after damage nothing is delivered
+            for data in cls.left(path):
+                found += cls.numbers(data)
+        judge_queue(found, marks)
+
+
+class WorkQueue(_Queue):
     """``sej.open_queue``: put, done and retry."""
+
+    numbers = staticmethod(_left)
 
     def open(self) -> None:
         self.opened = sej.open_queue(self.path, "w", max_attempts=10_000, **_options(self))
@@ -399,39 +444,22 @@ class WorkQueue(System):
         for number in numbers:
             self.say("put", number=number)
 
-    def act(self, number: int, *, poison: bool = False) -> None:
-        self.opened.put(value(number, poison=poison))
-        if self.weak:
-            return
-        self.say("put", number=number)
-        if number % 3 == 0:
-            self._take(done=number % 2 == 0)
-
-    def _take(self, *, done: bool) -> None:
+    def take(self, even: bool) -> None:
         item = self.opened.get(timeout=0.0)
-        if item is None:
-            return
-        if not done:
+        if item is not None and not even:
             item.retry(delay_s=0.0)
-            return
-        number = number_of(item.value)
-        self.say("taking", number=number)
-        item.done()
-        self.say("taken", number=number)
-
-    def again(self) -> None:
-        self._take(done=True)
+        elif item is not None:
+            with self.taking(item.value):
+                item.done()
 
     @classmethod
-    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
-        found: list[int] = []
-        with suppress(sej.SejError), sej.open_queue(path, "w") as queue:  # after damage nothing is delivered
+    def left(cls, path: Path) -> Iterator[bytes]:
+        with sej.open_queue(path, "w") as queue:
             while (item := queue.get(timeout=0.0)) is not None:
-                found += _left(item.value)
-        judge_queue(found, marks)
+                yield item.value
 
 
-class Kestrel(System):
+class Kestrel(_Queue):
     """``kestrel.Queue(sync="always")``: put, get, and reserve with confirm."""
 
     def open(self) -> None:
@@ -443,43 +471,25 @@ class Kestrel(System):
             max_journal_bytes=4 * self.segment_bytes,
         )
 
-    def act(self, number: int, *, poison: bool = False) -> None:
-        self._last = value(number, poison=poison)
-        self._put()
-        if number % 3 == 0 and not self.weak:
-            self._take(reserve=number % 2 == 0)
-
-    def _put(self) -> None:
-        self.opened.put(self._last)
-        if not self.weak:
-            self.say("put", number=number_of(self._last))
-
-    def _take(self, *, reserve: bool) -> None:
+    def take(self, even: bool) -> None:
         item = self.opened.peek()
         if item is None:
             return
-        number = number_of(item.data)
-        self.say("taking", number=number)
-        if reserve:
-            taken = self.opened.reserve()
-            assert taken is not None and taken[1] == item and self.opened.confirm(taken[0])
-        else:
-            assert self.opened.get() == item
-        self.say("taken", number=number)
-
-    def again(self) -> None:
-        self._take(reserve=True)
+        with self.taking(item.data):
+            if even:
+                taken = self.opened.reserve()
+                assert taken is not None and taken[1] == item and self.opened.confirm(taken[0])
+            else:
+                assert self.opened.get() == item
 
     @classmethod
-    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
-        found: list[int] = []
-        with suppress(sej.SejError), kestrel.Queue(path, "q") as queue:
+    def left(cls, path: Path) -> Iterator[bytes]:
+        with kestrel.Queue(path, "q") as queue:
             while (item := queue.get()) is not None:
-                found += _whole(item.data)
-        judge_queue(found, marks)
+                yield item.data
 
 
-class Segmented(System):
+class Segmented(_Queue):
     """``kestrel.segmented.Queue(sync="always")``: put, and get with commit."""
 
     def open(self) -> None:
@@ -488,34 +498,18 @@ class Segmented(System):
         )
         self.reader = self.opened.reader()
 
-    def act(self, number: int, *, poison: bool = False) -> None:
-        self.opened.put(value(number, poison=poison))
-        if self.weak:
-            return
-        self.say("put", number=number)
-        if number % 3 == 0:
-            self._take()
-
-    def _take(self) -> None:
+    def take(self, even: bool) -> None:
         item = self.reader.get()
-        if item is None:
-            return
-        number = number_of(item.data)
-        self.say("taking", number=number)
-        self.reader.commit(item)
-        self.say("taken", number=number)
-
-    def again(self) -> None:
-        self._take()
+        if item is not None:
+            with self.taking(item.data):
+                self.reader.commit(item)
 
     @classmethod
-    def judge(cls, path: Path, marks: Sequence[Mark]) -> None:
-        found: list[int] = []
-        with suppress(sej.SejError), segmented.Queue(path, "q") as queue:
+    def left(cls, path: Path) -> Iterator[bytes]:
+        with segmented.Queue(path, "q") as queue:
             reader = queue.reader()
             while (item := reader.get()) is not None:
-                found += _whole(item.data)
-        judge_queue(found, marks)
+                yield item.data
 
 
 class TextQueue(System):
