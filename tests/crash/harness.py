@@ -1,15 +1,18 @@
 """A test harness for random histories: it starts processes, kills some at random, and replaces each that ended."""
 
 import functools
+import itertools
 import os
 import random
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+import pytest
 
 import sej
 from tests.forking import Forkserver, Program
@@ -42,6 +45,20 @@ def seeded_random() -> random.Random:
     seed = int(os.environ.get("SEJ_SEED") or random.randrange(2**32))
     print(f"SEJ_SEED={seed}")
     return random.Random(seed)
+
+
+SAME_OR_LONG = pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.torture)])
+"""Of a test: the same few cases each time, and in ``make torture`` others for as long as there is time."""
+
+
+def dice_of_cases(count: int, seconds: float, *, long: bool) -> Iterator[random.Random]:
+    """Yield the random numbers of each case: for so many cases the same ones each time, or for some seconds others."""
+    if not long:
+        yield from itertools.repeat(random.Random(14), count)
+        return
+    dice, deadline = seeded_random(), time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield dice
 
 
 def dead_letters_in(path: str) -> list[sej.DeadLetter]:

@@ -2,8 +2,7 @@
 
 import random
 import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +26,7 @@ from shard import Path as ShardPath
 from shard.records import read_record
 from shard.resharding import load_plan
 from tests.crash.bounded import bounded
-from tests.crash.harness import seeded_random
+from tests.crash.harness import SAME_OR_LONG, dice_of_cases
 from tests.crash.sidecars import (
     WORLDS,
     Hubs,
@@ -70,33 +69,16 @@ def test_a_world_is_sound_before_it_is_broken(kind: type[World], tmp_path: Path)
     world.check(tmp_path / "case", [name for name in changed if not name.endswith((".queue", ".log"))])
 
 
+@SAME_OR_LONG
 @pytest.mark.parametrize("kind", WORLDS)
-def test_a_broken_sidecar_gives_no_wrong_data(kind: type[World], tmp_path: Path) -> None:
-    """The same few cases each time."""
-    world, dice = kind(tmp_path / "built"), random.Random(14)
+def test_a_broken_sidecar_gives_no_wrong_data(kind: type[World], tmp_path: Path, brief_s: float, *, long: bool) -> None:
+    world, cases = kind(tmp_path / "built"), dice_of_cases(SAMPLE, brief_s, long=long)
 
-    def some() -> None:
-        for _ in range(SAMPLE):
+    def work() -> None:
+        for dice in cases:
             case(world, tmp_path / "case", dice)
 
-    ended = bounded(some, MEMORY_BYTES, more_s=60)
-    assert not ended.kinds, ended.text
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("kind", WORLDS)
-def test_many_broken_sidecars_give_no_wrong_data(kind: type[World], tmp_path: Path, brief_s: float) -> None:
-    world, dice = kind(tmp_path / "built"), seeded_random()
-
-    def many() -> int:
-        count, deadline = 0, time.monotonic() + brief_s
-        while time.monotonic() < deadline:
-            case(world, tmp_path / "case", dice)
-            count += 1
-        return count
-
-    ended = bounded(many, MEMORY_BYTES, more_s=brief_s)
-    print(f"{kind.__name__}: {ended.text} cases")
+    ended = bounded(work, MEMORY_BYTES, more_s=60 + brief_s)
     assert not ended.kinds, ended.text
 
 
@@ -178,16 +160,14 @@ READERS = [
 ]
 
 
-def read_broken(reader: Reader, path: Path, dice: random.Random, more: Callable[[int], bool]) -> int:
+def read_broken(reader: Reader, path: Path, cases: Iterator[random.Random]) -> None:
     """Break one file again and again, in place, as a medium does."""
     file = sorted(path.glob(reader.file))[0]
     whole = file.read_bytes()
     sound = reader.read(path)
-    count = 0
-    while more(count):
+    for dice in cases:
         how, data = break_bytes(bytearray(whole), dice)
         put(file, data)
-        count += 1
         try:
             with limited():
                 found = reader.read(path)
@@ -198,22 +178,15 @@ def read_broken(reader: Reader, path: Path, dice: random.Random, more: Callable[
         assert reader.fine(found, sound), (how, found, sound, bytes(data))
     put(file, whole)
     assert reader.read(path) == sound
-    return count
 
 
+@SAME_OR_LONG
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
-def test_a_reader_of_a_broken_sidecar_raises_or_reads_right(reader: Reader, tmp_path: Path) -> None:
-    """The same cases each time: alone, because most of what is broken is seen by the first look."""
+def test_a_reader_of_a_broken_sidecar_raises_or_reads_right(
+    reader: Reader, tmp_path: Path, brief_s: float, *, long: bool
+) -> None:
+    """Alone, because most of what is broken is seen by the first look."""
     reader.world(tmp_path / "world")
-    read_broken(reader, tmp_path / "world", random.Random(14), lambda count: count < QUICK)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.file)
-def test_a_reader_of_many_broken_sidecars_raises_or_reads_right(reader: Reader, tmp_path: Path, brief_s: float) -> None:
-    reader.world(tmp_path / "world")
-    dice, deadline = seeded_random(), time.monotonic() + brief_s
-    work = lambda: read_broken(reader, tmp_path / "world", dice, lambda _: time.monotonic() < deadline)  # noqa: E731
-    ended = bounded(work, MEMORY_BYTES, more_s=brief_s)
-    print(f"{reader.file}: {ended.text[:2000]} cases")
+    cases = dice_of_cases(QUICK, brief_s, long=long)
+    ended = bounded(lambda: read_broken(reader, tmp_path / "world", cases), MEMORY_BYTES, more_s=60 + brief_s)
     assert not ended.kinds, ended.text

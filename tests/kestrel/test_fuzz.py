@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import time
 from itertools import count
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 import kestrel
 from kestrel import segmented
 from tests.crash.disk import CrashDisk
-from tests.crash.harness import seeded_random
+from tests.crash.harness import SAME_OR_LONG, dice_of_cases
 from tests.kestrel.support import GOLDEN
 from tests.sej.hooks import bounded
 
@@ -101,21 +100,11 @@ def use_mutated(kind: str, chance: random.Random) -> None:
         use_libkestrel({"jobs.5": data, "jobs.read.a": mutated(chance.choice(SAMPLES[kind]).read_bytes(), chance)})
 
 
+@SAME_OR_LONG
 @pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
-def test_mutated_files_are_used_or_reported(kind: str) -> None:
-    chance = random.Random(1)
-    for _ in range(150):
-        use_mutated(kind, chance)
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("kind", ["kestrel", "libkestrel"])
-def test_many_mutated_files_are_used_or_reported(kind: str, brief_s: float) -> None:
-    chance, until_s = seeded_random(), time.monotonic() + brief_s
-    while True:
-        use_mutated(kind, chance)
-        if time.monotonic() > until_s:
-            break
+def test_mutated_files_are_used_or_reported(kind: str, brief_s: float, *, long: bool) -> None:
+    for dice in dice_of_cases(150, brief_s, long=long):
+        use_mutated(kind, dice)
 
 
 def test_no_declared_size_makes_memory(tmp_path: Path) -> None:

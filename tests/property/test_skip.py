@@ -1,9 +1,7 @@
 """``on_corruption="skip"`` and ``repair`` agree on random damage, and nothing is dropped without a gap."""
 
-import os
 import random
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from sej import Message
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.system.disk import OS
+from tests.crash.harness import SAME_OR_LONG, dice_of_cases
 from tests.sej.support import STAMP, by_hand, encoded, read_all, segment
 
 pytestmark = pytest.mark.either_codec
@@ -139,16 +138,7 @@ def one(path: Path, seed: int) -> None:
     shutil.rmtree(path / str(seed))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_skip_delivers_what_repair_keeps(seed: int, tmp_path: Path) -> None:
-    for step in range(40):
-        one(tmp_path, 1000 * seed + step)
-
-
-@pytest.mark.torture
-def test_skip_delivers_what_repair_keeps_for_long(tmp_path: Path, brief_s: float) -> None:
-    seed = int(os.environ.get("SEJ_SEED", random.SystemRandom().randrange(1 << 40)))
-    end = time.monotonic() + brief_s
-    while time.monotonic() < end:
-        one(tmp_path, seed)
-        seed += 1
+@SAME_OR_LONG
+def test_skip_delivers_what_repair_keeps(tmp_path: Path, brief_s: float, *, long: bool) -> None:
+    for dice in dice_of_cases(160, brief_s, long=long):
+        one(tmp_path, dice.randrange(1 << 40))
