@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 import kestrel
 from kestrel import segmented
 from kestrel.errors import FailedError
 from kestrel.fast import Fuse, Output
-from kestrel.segmented.format import Item
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
 
@@ -242,9 +240,3 @@ def test_a_file_that_cannot_grow_takes_a_part_of_a_record(call: str, room: int, 
             queue.put(b"3")
     with segmented.Queue(tmp_path, "jobs") as queue:
         assert [item.data for item in iter(queue.reader().get, None)] == [b"1", b"2"]
-
-
-# --- Decoding blocks of records, of both formats: the compiled table and the reference agree, at every limit
-
-INT64 = st.integers(-(2**63), 2**63 - 1)
-ITEMS = st.builds(Item, INT64, INT64, st.none() | INT64, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=40))

@@ -75,5 +75,3 @@ def test_what_fits_nothing_is_said(tmp_path: FilePath) -> None:
     journal(tmp_path, "root", "ordérs")
     with pytest.raises(sej.NotAJournalError, match="ordérs"):
         shard.find(tmp_path / "root")
-    with pytest.raises(ValueError, match="layout must be one of 'directory', 'shards', 'hub', got 'x'"):
-        shard.find(tmp_path, layout="x")  # type: ignore[arg-type]

@@ -10,16 +10,10 @@ import pytest
 
 import sej
 import shard
+from tests.shard.test_routes import fnv1a
 
 GOLDEN = FilePath(__file__).parent.parent / "golden" / "sej"
 CASES = sorted(path.name for path in GOLDEN.glob("shard-*"))
-
-
-def fnv1a_32(message: sej.Message) -> int:
-    value = 0x811C9DC5
-    for byte in message.key:
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return value
 
 
 def message_of(row: dict[str, Any]) -> sej.Message:
@@ -55,14 +49,14 @@ def test_every_message_is_read_and_lies_where_its_key_belongs(case: tuple[shard.
         with sej.Scanner(path.dir(index)) as scanner:
             messages = list(scanner)
         assert messages == [message_of(row) for row in rows]
-        assert all(fnv1a_32(message) & (path.count - 1) == index for message in messages)
+        assert all(fnv1a(message.key) & (path.count - 1) == index for message in messages)
 
 
 def test_the_same_messages_make_the_same_bytes(case: tuple[shard.Path, dict[str, Any]], tmp_path: FilePath) -> None:
     path, expected = case
     again = shard.Path(tmp_path / "again", path.prefix, path.bits)
     rows = {name: iter(map(message_of, rows)) for name, rows in expected["shards"].items()}
-    with shard.Writer(again, route=fnv1a_32) as writer:
+    with shard.Writer(again, route=lambda message: fnv1a(message.key)) as writer:
         for step in expected["append_order"]:
             message = next(rows[step["shard"]])
             index, offset = writer.append(message.value, message.key, message.type, message.timestamp)

@@ -48,26 +48,21 @@ def source(tmp_path: FilePath) -> shard.Path:
     return path
 
 
-@pytest.mark.parametrize("bits", [0, 1, 2, 4, 6, 10])
-def test_more_and_fewer_shards(source: shard.Path, bits: int) -> None:
-    target = shard.Path(source.root, "orders", bits)
+@pytest.mark.parametrize(
+    ("place", "bits"), [*(("root/orders", bits) for bits in (0, 1, 2, 4, 6, 10)), ("elsewhere/", 2)]
+)
+def test_more_and_fewer_shards(source: shard.Path, tmp_path: FilePath, place: str, bits: int) -> None:
+    root, prefix = place.split("/")
+    target = shard.Path(tmp_path / root, prefix, bits)
     steps: list[tuple[int, int]] = []
     done = shard.reshard(source, target, progress=lambda *step: steps.append(step), max_open=8)
     assert by_key(target) == by_key(source)
     assert done.messages == 1000
     assert steps[-1] == (1000, 1000)
     assert steps == sorted(steps)
-    assert [problem.kind for problem in shard.check(source.root)] == ["bit counts"]
+    assert [problem.kind for problem in shard.check(target.root)] == ["bit counts"] * bool(prefix)
     assert shard.reshard(source, target) == done
     assert all(sej.Journal(path).verify() == [] for path in target.dirs() if os.path.exists(path))
-
-
-def test_into_another_root_and_prefix(source: shard.Path, tmp_path: FilePath) -> None:
-    target = shard.Path(tmp_path / "elsewhere", "", 2)
-    shard.reshard(source, target)
-    assert by_key(target) == by_key(source)
-    assert shard.find(target.root).paths == [target]
-    assert shard.check(target.root) == []
 
 
 def test_a_route_of_ones_own(source: shard.Path, tmp_path: FilePath) -> None:

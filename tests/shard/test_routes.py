@@ -22,12 +22,16 @@ KEYS = [b"", *(b"key-%d" % number for number in range(999))]
 GOLDEN = FilePath(__file__).parent.parent / "golden" / "sej" / "shard-orders-3" / "dir"
 
 
-def fold(key: bytes) -> int:
-    """The original's example, written from its description: FNV-1a 32, upper half XOR lower half."""
+def fnv1a(key: bytes) -> int:
     found = 0x811C9DC5
     for byte in key:
         found = ((found ^ byte) * 16777619) % 2**32
-    return (found // 65536) ^ (found % 65536)
+    return found
+
+
+def fold(key: bytes) -> int:
+    """The original's example, written from its description: FNV-1a 32, upper half XOR lower half."""
+    return (fnv1a(key) // 65536) ^ (fnv1a(key) % 65536)
 
 
 def foreign(root: FilePath, route: Callable[[bytes], int] = fold, bits: int = 3) -> shard.Path:
@@ -51,10 +55,11 @@ def everything(path: shard.Path) -> dict[str, bytes]:
 
 def shards_of(path: shard.Path) -> dict[bytes, set[int]]:
     found: dict[bytes, set[int]] = {}
-    for index in range(path.count):
-        with sej.Scanner(path.dir(index)) as scanner:
+    for directory in shard.find(path.root):
+        assert directory.index is not None
+        with sej.Scanner(directory.path) as scanner:
             for message in scanner:
-                found.setdefault(message.key, set()).add(index)
+                found.setdefault(message.key, set()).add(directory.index)
     return found
 
 
@@ -117,17 +122,7 @@ def test_the_first_append_decides_between_two_writers(tmp_path: FilePath) -> Non
             with pytest.raises(shard.RouteError, match="route must be 'fnv'"):
                 append()
         one.append(b"v", b"bob")
-    assert shards_of_existing(path) == {b"alice": {5}, b"bob": {path.index(b"bob", "fnv")}}
-
-
-def shards_of_existing(path: shard.Path) -> dict[bytes, set[int]]:
-    found: dict[bytes, set[int]] = {}
-    for directory in shard.find(path.root):
-        assert directory.index is not None
-        with sej.Scanner(directory.path) as scanner:
-            for message in scanner:
-                found.setdefault(message.key, set()).add(directory.index)
-    return found
+    assert shards_of(path) == {b"alice": {5}, b"bob": {path.index(b"bob", "fnv")}}
 
 
 def test_a_torn_record_does_not_hide_the_route(tmp_path: FilePath) -> None:
@@ -151,13 +146,6 @@ def test_an_unfolded_hash_asks_for_the_function(tmp_path: FilePath) -> None:
         writer.append(b"v", b"alice")
 
 
-def fnv1a(key: bytes) -> int:
-    found = 0x811C9DC5
-    for byte in key:
-        found = (found ^ byte) * 0x01000193 % 2**32
-    return found
-
-
 def test_check_names_keys_in_two_shards(tmp_path: FilePath) -> None:
     path = foreign(tmp_path)
     with shard.Writer(path, lambda message: path.index(message.key)) as writer:  # as versions before this one did
@@ -177,7 +165,7 @@ def test_resharding_keeps_the_route_or_changes_it(tmp_path: FilePath) -> None:
         done = CliRunner().invoke(app, ["reshard", f"{tmp_path}/orders.3", f"{tmp_path}/{name}/orders.5", *options])
         assert done.exit_code == 0, done.output
         target = shard.Path(tmp_path / name, "orders", 5)
-        there = shards_of_existing(target)
+        there = shards_of(target)
         assert {key: {target.index(key, route)} for key in KEYS} | {b"alice": {target.index(b"alice", route)}} == there  # type: ignore[arg-type]
         with shard.Writer(target) as writer:
             assert writer.append(b"v", b"alice")[0] == target.index(b"alice", route)  # type: ignore[arg-type]

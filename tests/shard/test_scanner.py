@@ -66,8 +66,6 @@ def test_chosen_shards_and_offsets(path: shard.Path) -> None:
         assert list(scanner) == []
     with pytest.raises(ValueError, match=r"index must be 0 to 3, the shards of orders\.2, got 4"):
         shard.Scanner(path, [4])
-    with pytest.raises(ValueError, match="by must be one of 'turn', 'time', got 'size'"):
-        shard.Scanner(path, by="size")  # type: ignore[arg-type]
     with pytest.raises(sej.JournalNotFoundError):
         shard.Scanner(shard.Path(FilePath(path.root) / "missing", "p", 1))
 
