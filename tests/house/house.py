@@ -60,6 +60,12 @@ def sources() -> Iterator[Path]:
         yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name)
 
 
+def tracked() -> list[Path]:
+    """Every file that git would hand to a stranger."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
 def has_compiler(tmp_path: Path) -> bool:
     """Whether a C compiler with Python's headers is at hand, found by compiling: asking for its name proves little."""
     compiler = os.environ.get("CC") or (sysconfig.get_config_var("CC") or "cc")

@@ -4,7 +4,6 @@ Each case is a public function with arguments that it takes. One test per case p
 argument in turn; what kind of nonsense follows from the argument's annotation.
 """
 
-import asyncio
 import copy
 import inspect
 import pickle
@@ -40,10 +39,6 @@ class Case(NamedTuple):
     call: Callable[..., Any]
     good: dict[str, Any]
     like: Callable[..., Any] | None = None
-
-
-async def _handler(_: object) -> None:
-    """Handle a message or a batch."""
 
 
 class Things:
@@ -141,17 +136,6 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.aio.Writer": lambda t: Case(sej.aio.Writer, {"path": t.new("w")}, sej.Writer),
     "sej.aio.Scanner": lambda t: Case(sej.aio.Scanner, {"path": t.journal}, sej.Scanner),
     "sej.aio.Offset": lambda t: Case(sej.aio.Offset, {"path": t.journal, "name": "reader"}, sej.Offset),
-    "sej.aio.Consumer": lambda t: Case(sej.aio.Consumer, {"path": t.journal, "name": "reader"}, sej.Consumer),
-    "sej.aio.Consumer.run": lambda t: Case(
-        lambda **given: asyncio.run(sej.aio.Consumer(t.journal, "run").run(**given)),
-        {"handler": _handler, "timeout": 0.0},
-        sej.Consumer.run,
-    ),
-    "sej.aio.Consumer.run_batches": lambda t: Case(
-        lambda **given: asyncio.run(sej.aio.Consumer(t.journal, "run").run_batches(**given)),
-        {"handler": _handler, "timeout": 0.0},
-        sej.Consumer.run_batches,
-    ),
     "shard.Path": lambda t: Case(shard.Path, {"root": t.new("t"), "prefix": "p", "bits": 1}),
     "shard.Path.dir": lambda t: Case(t.tree.dir, {"index": 0}),
     "shard.Path.index": lambda t: Case(t.tree.index, {"key": b"k"}),

@@ -1,8 +1,8 @@
 """The front doors: `__all__` is exact in every module that has one, and importing costs nothing."""
 
-import ast
 import importlib
 import pkgutil
+import symtable
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,22 +56,9 @@ MODULES = sorted(DOORS | {name for name in _modules() if hasattr(importlib.impor
 def defined(module: types.ModuleType) -> set[str]:
     """The public names that the module's own source defines at its top level, not those that it imports."""
     assert module.__file__ is not None
-    names = set(_names(ast.parse(Path(module.__file__).read_text()).body))
-    return {name for name in names if not name.startswith("_")}
-
-
-def _names(body: list[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
-        for inner in ("body", "orelse", "finalbody"):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                yield from _names(getattr(node, inner, []))
-        for handler in getattr(node, "handlers", []):
-            yield from _names(handler.body)
+    symbols = symtable.symtable(Path(module.__file__).read_text(), module.__file__, "exec").get_symbols()
+    names = {symbol.get_name() for symbol in symbols if symbol.is_assigned() and not symbol.is_imported()}
+    return {name for name in names & vars(module).keys() if not name.startswith("_")}
 
 
 def exports_problems(module: types.ModuleType) -> Iterator[str]:
@@ -95,7 +82,7 @@ def test_all_is_exact() -> None:
 def test_a_wrong_all_is_found() -> None:
     module = types.ModuleType("wrong")
     assert list(exports_problems(module)) == ["wrong has no __all__"]
-    vars(module).update(__all__=["none", "defined", "defined"], defined=defined, __file__=__file__)
+    vars(module).update(__all__=["none", "defined", "defined"], defined=defined, accidents=accidents, __file__=__file__)
     assert [problem.split(" ", 1)[1].split(":")[0] for problem in exports_problems(module)] == [
         "has a name twice",
         "names what is not there",

@@ -5,23 +5,16 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT, has_compiler, python, sources
+from tests.house.house import ROOT, has_compiler, python, sources, tracked
 
 MAX_FILE_BYTES = 1 << 20
 # Written so that this file does not find itself.
 FOREIGN = re.compile(rb"\.\./s[h]ared|(?<![A-Za-z0-9_.])/(?:w[o]rk|f[a]rm|r[o]ot|home/[a-z]+)/")
-
-
-def tracked() -> list[Path]:
-    """Every file that git would hand to a stranger."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def imports(path: Path) -> Iterator[str]:
