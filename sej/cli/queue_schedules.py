@@ -53,7 +53,7 @@ def list_(place: Place, json: bool) -> None:
 @_NAME
 @click.argument("value")
 @click.option("--every", type=AGE, help="Put an item each 15m, for example; the first one after that time.")
-@click.option("--cron", help="Minute, hour, day, month and weekday, as in '0 3 * * mon-fri'.")
+@click.option("--cron", help="Minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or a name as @daily.")
 @click.option("--timezone", help="The zone of --cron, as in Europe/Berlin.  [default: UTC]")
 @click.option("--missed", type=click.Choice(MISSED), default="one", show_default=True,
               help="If several times have passed: one item, one for each, or only one of the last minute.")  # fmt: skip
@@ -61,13 +61,15 @@ def list_(place: Place, json: bool) -> None:
 @click.option("--priority", type=IntRange(-3, 3), default=0, help="Higher priorities are delivered first.")
 @HEADERS
 def add(place: Place, schedule: str, value: str, key: str, headers: tuple[str, ...], **times: Any) -> None:
-    """Add a schedule, or change the one of this name.
+    """Add a schedule, or change the one of this name; prints the next time.
 
     Example: sej queue schedule add mails nightly 'send the report' --cron '0 3 * * mon-fri'
     """
     with place.open() as opened:
         data = os.fsencode(value)
-        opened.put(data, os.fsencode(key), schedule=schedule, headers=headers_named(headers), **times)
+        click.echo(
+            iso_time(opened.put(data, os.fsencode(key), schedule=schedule, headers=headers_named(headers), **times))
+        )
 
 
 def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) -> None:

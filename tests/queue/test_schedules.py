@@ -129,6 +129,7 @@ def test_wrong_arguments(q: JournalQueue, tmp_path: Path, monkeypatch: pytest.Mo
         ({"every": 1, "schedule": ""}, "schedule must have 1 to 255 bytes"),
         ({"every": 1, "missed": "none"}, "missed must be"),
         ({"cron": "0 3 * *"}, "cron must be minute, hour, day, month and weekday"),
+        ({"cron": "@reboot"}, "or @daily, got '@reboot'"),
         ({"cron": "0 3 * * *", "timezone": "Mars/Olympus"}, "timezone must be a name of the zone database"),
     ]
     for options, text in wrong:
@@ -185,6 +186,20 @@ def test_daylight_saving(q: JournalQueue, clock: FakeClock, cron: str, start: st
         clock.move(600)
         found += [at for _, at in made(q)]
     assert found == [int(datetime.fromisoformat(text).timestamp()) * NS for text in times]
+
+
+@pytest.mark.parametrize(
+    ("cron", "following"),
+    [
+        *(("@hourly", "2026-02-03T05:00"), ("@daily", "2026-02-04T00:00"), ("@midnight", "2026-02-04T00:00")),
+        *(("@weekly", "2026-02-08T00:00"), ("@monthly", "2026-03-01T00:00")),
+        *(("@yearly", "2027-01-01T00:00"), ("@annually", "2027-01-01T00:00")),
+    ],
+)
+def test_cron_has_names(q: JournalQueue, clock: FakeClock, cron: str, following: str) -> None:
+    clock.wall = int(datetime.fromisoformat("2026-02-03T04:05:06Z").timestamp()) * NS
+    q._core.locked(q._core.log.keep_clock)
+    assert q.put(b"a", cron=cron) == int(datetime.fromisoformat(f"{following}Z").timestamp()) * NS
 
 
 def test_a_clock_that_is_set(q: JournalQueue, clock: FakeClock) -> None:
@@ -390,7 +405,9 @@ def test_in_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for words in (("nightly", "send", "--cron", "0 3 * * mon-fri", "--timezone", "Europe/Berlin"),
                   ("often", "a", "--every", "5m", "--header", "a=b", "--key", "k")):  # fmt: skip
-        assert inside(monkeypatch, "queue", "schedule", "add", "mails", *words).code == 0
+        added = inside(monkeypatch, "queue", "schedule", "add", "mails", *words)
+        rows = inside(monkeypatch, "queue", "schedule", "list", "mails").out.decode().splitlines()
+        assert (added.code, added.out.decode().strip()) == (0, rows[-1].split("\t")[3]), "the next time"
     assert inside(monkeypatch, "queue", "schedule", "pause", "mails", "often").code == 0
     rows = inside(monkeypatch, "queue", "schedule", "list", "mails").out.decode().splitlines()
     assert [row.split("\t")[::2] for row in rows] == [["nightly", "Europe/Berlin", "send"], ["often", "-", "a"]]

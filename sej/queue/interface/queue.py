@@ -554,7 +554,8 @@ class WorkQueue(ABC):
             timeout: seconds to wait for room if the queue has a maxsize; None: without a limit.
             keep_result: how long its result is kept after it has ended, as in ``"1h"``; None: it has no result.
             every: the time between two items, as in ``"15m"``; at least 1 ms. The first one comes after that time.
-            cron: minute, hour, day, month and weekday, as in ``"0 3 * * mon-fri"``; needs the extra ``schedules``.
+            cron: minute, hour, day, month and weekday, as in ``"0 3 * * mon-fri"``, or a name as ``"@daily"``; needs
+                the extra ``schedules``.
             timezone: the zone of the cron expression, as in ``"Europe/Berlin"``; None: UTC.
             schedule: the name of the schedule. A put with the name of another one changes it; with the same arguments,
                 nothing changes. None: a name that follows from key and value.

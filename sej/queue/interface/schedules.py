@@ -30,6 +30,14 @@ _LATE_NS: Final = 60 * _NS
 """``"skip"`` puts nothing for a time that was over for longer."""
 _LEAST_NS: Final = 1_000_000
 _MAX_NAME_BYTES: Final = 255
+_NAMED: Final = {
+    **dict.fromkeys(("@yearly", "@annually"), "0 0 1 1 *"),
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    **dict.fromkeys(("@daily", "@midnight"), "0 0 * * *"),
+    "@hourly": "0 * * * *",
+}
+"""The cron expressions that have a name, as in crontab(5)."""
 
 
 class Schedule(NamedTuple):
@@ -223,9 +231,9 @@ def _next(text: str, start: datetime) -> datetime:
             "cron= needs a package that is not installed: pip install 'sej-journals[schedules]', or use every="
         ) from error
     try:
-        found: datetime = next(cronsim.CronSim(text, start))
+        found: datetime = next(cronsim.CronSim(_NAMED.get(text, text), start))
     except (cronsim.CronSimError, StopIteration) as error:  # it has no time within 50 years
         raise ValueError(
-            f"cron must be minute, hour, day, month and weekday, as in '0 3 * * mon-fri', got {text!r}: {error}"
+            f"cron must be minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or @daily, got {text!r}: {error}"
         ) from None
     return found
