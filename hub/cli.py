@@ -25,7 +25,7 @@ from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
-from sej.cli.shared.options import form_options, require_limit, retention_options
+from sej.cli.shared.options import JSON, form_options, retention_options
 from sej.cli.shared.output import as_json, as_text, print_messages, shown
 from sej.cli.shared.parameters import DURATION, PATH, PLACE, IntRange
 from sej.cli.shared.readers import holder_of
@@ -55,18 +55,12 @@ def app() -> None:
 @click.argument("path", metavar="PATH", type=PATH)
 @connecting
 @click.option("--client", "client_id", required=True, help="The client id of this machine.")
-@click.option("--journal", help="The journal's name on the hub, for one SEJ directory.")
+@click.option("--journal", "journal_dir", help="The journal's name on the hub, for one SEJ directory.")
 @click.option("--follow", is_flag=True, help="Continue with new messages, until SIGTERM or an interrupt.")
 @click.option("--accept-gaps", is_flag=True, help="If messages are lost here, let the hub record a gap, and continue.")
 @click.option("--quiet", is_flag=True, help="Do not show progress.")
 def push(
-    connect: Callable[[str], Client],
-    path: Path,
-    client_id: str,
-    journal: str | None,
-    follow: bool,
-    accept_gaps: bool,
-    quiet: bool,
+    connect: Callable[[str], Client], path: Path, client_id: str, follow: bool, quiet: bool, **options: Any
 ) -> None:
     """Copy a SEJ directory or a sharded journal to a hub; messages that the hub already has are not sent again.
 
@@ -80,10 +74,7 @@ def push(
         if terminal:
             click.echo(f"\r{progress}", nl=False, err=True)
 
-    with (
-        connect(client_id) as client,
-        Copier(path, client, journal_dir=journal, accept_gaps=accept_gaps, on_progress=show) as copier,
-    ):
+    with connect(client_id) as client, Copier(path, client, on_progress=show, **options) as copier:
         copied = copier.run(stop_on_signals()) if follow else copier.run_once()
     if terminal:
         click.echo(err=True)
@@ -98,7 +89,7 @@ def push(
 
 @app.command("ls")
 @_ROOT
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@JSON
 def list_(root: Path, json: bool) -> None:
     """List the journals of a hub: offsets, bytes, time of the last message, and the lag of each reader.
 
@@ -136,14 +127,13 @@ def list_(root: Path, json: bool) -> None:
 @app.command()
 @_ROOT
 @retention_options
-def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segments: int, dry_run: bool) -> None:
+def clean(root: Path, **limits: Any) -> None:
     """Remove old segments that no reader needs, in every client's journals; prints their paths.
 
     Example: sej hub clean --max-age 7d /srv/hub
     """
-    require_limit(max_age, max_bytes)
     failed: SejError | None = None
-    done = clean_root(root, max_age_s=max_age, max_bytes=max_bytes, keep_segments=keep_segments, dry_run=dry_run)
+    done = clean_root(root, **limits)
     _require_some(root, done)
     for paths in done.values():
         if isinstance(paths, SejError):
@@ -157,30 +147,20 @@ def clean(root: Path, max_age: float | None, max_bytes: int | None, keep_segment
 
 
 @app.command()
-@click.option("--write", "client_id", help="Allow writing as this client id.")
-@click.option("--append", "appender", help="Allow jobs to append as this client id (Spark's sink).")
-@click.option("--read", "patterns", help="Allow reading client ids that match, as in 'J*,EWR'.")
-@click.option("--reader", "readers", help="The same, and keeping offsets for readers on the hub.")
-@click.option("--view", "viewer", metavar="NAME", help="Allow this person to open the web page.")
-@click.option("--change", "changer", metavar="NAME", help="The same, and the changes that it offers.")
+@click.option("--write", help="Allow writing as this client id.")
+@click.option("--append", help="Allow jobs to append as this client id (Spark's sink).")
+@click.option("--read", help="Allow reading client ids that match, as in 'J*,EWR'.")
+@click.option("--reader", help="The same, and keeping offsets for readers on the hub.")
+@click.option("--view", metavar="NAME", help="Allow this person to open the web page.")
+@click.option("--change", metavar="NAME", help="The same, and the changes that it offers.")
 @click.option("--until", help="When the token expires, as in 2027-01-01T00:00:00Z.")
-def token(
-    client_id: str | None,
-    appender: str | None,
-    patterns: str | None,
-    readers: str | None,
-    viewer: str | None,
-    changer: str | None,
-    until: str | None,
-) -> None:
+def token(until: str | None, **roles: str | None) -> None:
     """Create a token: prints the token on the first line, and the line for the server's file on the second.
 
     Example: sej hub token --write EWR
     """
     from hub.tokens import hash_token, make_token, parse_line
 
-    roles = {"write": client_id, "append": appender, "read": patterns, "reader": readers}
-    roles |= {"view": viewer, "change": changer}
     chosen = [(role, clients) for role, clients in roles.items() if clients is not None]
     if len(chosen) != 1:
         raise click.UsageError("give one of --write, --append, --read, --reader, --view and --change")
@@ -214,7 +194,7 @@ def token(
     help="How long to wait without a message, as in 30s; 0 prints the existing messages.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more messages, until interrupted.")
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@JSON
 def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> None:
     """Print the messages of all clients as one stream, ordered by time; a reader gets each message once.
 
@@ -280,22 +260,19 @@ def follow_(
         raise click.UsageError(
             f"--start is for the first run: leave it out, {place} already has the next offset, {kept}"
         )
+    how = {"wait": not until_end, "verify": not no_verify}
     with connect() as hub, until_reader_leaves():
-        state = hub.where(journal, client_id=client_id)
+        source, state = Source(client_id, journal), hub.where(journal, client_id=client_id)
         if not state.known:
-            raise no_such_journal(Source(client_id, journal), hub.address)
+            raise no_such_journal(source, hub.address)
         if isinstance(start, Moment):
             start = hub.find_time(journal, start.timestamp, client_id=client_id)
         if reader is not None:
-            _follow_as(reader, hub, client_id, journal, start, until_end=until_end, verify=not no_verify, form=form)
+            _follow_as(reader, hub, client_id, journal, start, form, **how)
             return
         offset = kept if kept is not None else start if start is not None else state.first_offset
-        source = Source(client_id, journal)
-        was_there = kept is not None
         retry = None if until_end else _report
-        for messages in batches(
-            hub, source, offset, was_there=was_there, wait=not until_end, verify=not no_verify, on_retry=retry
-        ):
+        for messages in batches(hub, source, offset, was_there=kept is not None, on_retry=retry, **how):
             print_messages(messages, form)
             sys.stdout.buffer.flush()
             if place is not None:
@@ -303,14 +280,12 @@ def follow_(
 
 
 def _follow_as(
-    name: str, hub: Client, client_id: str, journal: str, start: int | None, *, until_end: bool, verify: bool, form: str
+    name: str, hub: Client, client_id: str, journal: str, start: int | None, form: str, *, wait: bool, verify: bool
 ) -> None:
     """Print the messages after those that the reader has committed."""
     from hub.wire import Reader
 
-    with Reader(
-        hub, name, client_id, journal, start=start, wait=not until_end, verify=verify, on_retry=_report
-    ) as reader:
+    with Reader(hub, name, client_id, journal, start=start, wait=wait, verify=verify, on_retry=_report) as reader:
         if start is not None and not reader.is_new:
             raise click.UsageError(f"leave --start out: reader {name!r} continues at offset {reader.offset}")
         for messages in reader:
@@ -319,7 +294,7 @@ def _follow_as(
             try:
                 reader.commit()
             except UnavailableError as error:
-                if until_end:
+                if not wait:
                     raise
                 _report(error)  # the next commit includes these messages
 
@@ -379,15 +354,7 @@ app.add_command(serve)
 @click.option("--key", type=PATH, help="Its private key, PEM.")
 @click.option("--tokens", type=PATH, help="The file of tokens; without it, every visitor is admitted.")
 @click.option("--allow-changes", is_flag=True, help="Offer changes too; without it the page only shows.")
-def ui(
-    paths: tuple[Path, ...],
-    host: str,
-    port: int,
-    certificate: Path | None,
-    key: Path | None,
-    tokens: Path | None,
-    allow_changes: bool,
-) -> None:
+def ui(paths: tuple[Path, ...], certificate: Path | None, key: Path | None, **options: Any) -> None:
     """Serve a web page for journals, sharded journals, work queues, hubs and text queues.
 
     A PATH is a SEJ directory, a directory of them, a hub's root or a .tq file. The page is at http://127.0.0.1:8080
@@ -400,9 +367,7 @@ def ui(
     require_pair(certificate, key)
     stop = stop_on_signals()
     try:
-        server = PageServer(
-            paths, host, port, certificate=certificate, key=key, tokens=tokens, allow_changes=allow_changes
-        )
+        server = PageServer(paths, certificate=certificate, key=key, **options)
     except ValueError as error:
         text = str(error).replace("pass certificate, key and tokens", "use --certificate, --key and --tokens")
         raise click.UsageError(text) from None

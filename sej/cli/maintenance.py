@@ -8,15 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import DIRECTORY, JSON, reader_limit_options, require_limit, retention_options
+from sej.cli.shared.options import DIRECTORY, JSON, retention_options
 from sej.cli.shared.output import counted, shown
-from sej.cli.shared.parameters import PATH, IntRange
-from sej.cli.shared.readers import find_reader, holder_of, no_reader, readers_of
+from sej.cli.shared.parameters import AGE, BYTES, SIZE, IntRange
+from sej.cli.shared.readers import holder_of, readers_of, require_reader
 from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size
 from sej.journal.directory import Directory
@@ -36,8 +36,8 @@ _SURVIVES: Final = (
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=PATH)
-@click.option("--key", default="", help="The key of every message.")
+@DIRECTORY
+@click.option("--key", type=BYTES, default=b"", help="The key of every message.")
 @click.option("--type", "kind", type=IntRange(0, 255), default=0, help="The type of every message.")
 @click.option(
     "--length-prefixed",
@@ -45,7 +45,7 @@ _SURVIVES: Final = (
     help="For binary values: before each value, read its length as 4 bytes, big endian.",
 )
 @click.option("--durability", type=click.Choice(get_args(Durability)), default="os", show_default=True, help=_SURVIVES)
-def append(directory: Path, key: str, kind: int, length_prefixed: bool, durability: Durability) -> None:
+def append(directory: Path, key: bytes, kind: int, length_prefixed: bool, durability: Durability) -> None:
     r"""Append each line of standard input as a message when it arrives, without its line end.
 
     Example: printf 'one\ntwo\n' | sej append orders
@@ -56,7 +56,7 @@ def append(directory: Path, key: str, kind: int, length_prefixed: bool, durabili
         first = writer.offset
         values = _prefixed if length_prefixed else _lines
         for batch in values(sys.stdin.fileno()):
-            writer.append_many(batch, [os.fsencode(key)] * len(batch), kind)
+            writer.append_many(batch, [key] * len(batch), kind)
         stop = writer.offset
     if sys.stderr.isatty():
         click.echo(f"appended {counted(stop - first, 'message')} from offset {first} on", err=True)
@@ -100,8 +100,8 @@ def _prefixed(fd: int) -> Iterator[list[bytes]]:
 
 
 @click.command
-@click.argument("directory", metavar="DIR", type=PATH)
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@DIRECTORY
+@JSON
 def verify(directory: Path, json: bool) -> None:
     """Check a journal against its format, its offsets and its checksums; changes nothing.
 
@@ -163,20 +163,16 @@ def repair(directory: Path, json: bool, dry_run: bool, yes: bool) -> None:
 @click.command
 @DIRECTORY
 @retention_options
-@reader_limit_options
+@click.option(
+    "--reader-max-age",
+    type=AGE,
+    help="A reader that committed nothing for this long holds no segments any more, as in 30d.",
+)
+@click.option("--reader-max-lag-bytes", type=SIZE, help="A reader that is so far behind holds none, as in 50G.")
 @click.option(
     "--ignore-reader", multiple=True, help="Remove segments even if this reader still needs them; may be repeated."
 )
-def clean(
-    directory: Path,
-    max_age: float | None,
-    max_bytes: int | None,
-    keep_segments: int,
-    reader_max_age: float | None,
-    reader_max_lag_bytes: int | None,
-    ignore_reader: tuple[str, ...],
-    dry_run: bool,
-) -> None:
+def clean(directory: Path, dry_run: bool, ignore_reader: tuple[str, ...], **limits: Any) -> None:
     """Remove the oldest segments beyond a limit that no reader with a kept offset needs; prints their paths.
 
     A reader that keeps segments from being removed is named on standard error, with its lag. With a limit for
@@ -185,33 +181,24 @@ def clean(
 
     Example: sej clean --max-age 7d --max-bytes 10G --reader-max-age 30d orders
     """
-    require_limit(max_age, max_bytes)
     journal = Journal(directory)
     for name in ignore_reader:
-        if find_reader(journal, name) is None:
-            no_reader(journal, name)
-            raise SystemExit(Exit.USAGE)
-    removed = journal.clean(
-        max_age,
-        max_bytes,
-        keep_segments,
-        dry_run,
-        ignore_readers=ignore_reader,
-        reader_max_age=reader_max_age,
-        reader_max_lag_bytes=reader_max_lag_bytes,
-    )
+        require_reader(journal, name, Exit.USAGE)
+    removed = journal.clean(**limits, dry_run=dry_run, ignore_readers=ignore_reader)
     for path in removed:
         click.echo(path)
     for name, why in at_risk(Directory(journal.path, OS), time.time_ns()).items():
         click.echo(f"sej: {journal.path}: reader {name!r}: {why}", err=True)
     readers = [reader for reader in readers_of(journal) if reader.name not in ignore_reader]
     everyone = [*ignore_reader, *(reader.name for reader in readers)]
-    kept = journal.clean(max_age, max_bytes, keep_segments, True, ignore_readers=everyone)
+    limits |= {"reader_max_age": None, "reader_max_lag_bytes": None}
+    kept = journal.clean(**limits, dry_run=True, ignore_readers=everyone)
     if dry_run:
         kept = kept[len(removed) :]
     size = sum(segment.size for segment in journal.segments)
-    if not kept and not removed and max_bytes is not None and size > max_bytes:
-        newest = "the last segment" if keep_segments == 1 else f"the last {keep_segments} segments"
+    most, count = limits["max_bytes"], limits["keep_segments"]
+    if not kept and not removed and most is not None and size > most:
+        newest = "the last segment" if count == 1 else f"the last {count} segments"
         click.echo(f"sej: {journal.path}: {human_size(size)} remain: clean never removes {newest}", err=True)
     if not kept or not readers:  # without readers, another process has appended more meanwhile
         return

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import (
     BATCH,
     DIRECTORY,
@@ -26,7 +26,7 @@ from sej.cli.shared.options import (
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
 from sej.cli.shared.parameters import DURATION, PLACE
-from sej.cli.shared.readers import Reader, complete_reader, find_reader, no_reader, readers_of
+from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers_of, require_reader
 from sej.cli.shared.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
@@ -55,12 +55,8 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
     Example: sej offset orders billing
     """
     journal = Journal(directory)
-    found = readers_of(journal)
-    if name is not None:
-        found = [reader for reader in found if reader.name == name]
-        if not found:
-            raise SystemExit(no_reader(journal, name))
-    elif not json:
+    found = readers_of(journal) if name is None else [require_reader(journal, name)]
+    if name is None and not json:
         click.echo(f"first offset\t{journal.first_offset}\nnext offset\t{good_end_of(journal)}")
     for reader in found:
         if json:
@@ -73,8 +69,7 @@ def offset(directory: Path, name: str | None, json: bool) -> None:
     for reader in wrong:
         click.echo(f"sej: {shown(journal.path)}: reader {reader.name!r}: {shown(reader.error or '')}", err=True)
     if wrong:
-        click.echo("sej: `sej reset DIR NAME OFFSET` moves a reader", err=True)
-        raise SystemExit(Exit.WRONG)
+        refuse("`sej reset DIR NAME OFFSET` moves a reader", Exit.WRONG)
 
 
 @click.command
@@ -119,9 +114,7 @@ def reset(
         )
     journal = Journal(directory)
     check_reader(Directory(directory, OS), name)
-    found = find_reader(journal, name)
-    if found is None and (remove or not create):
-        raise SystemExit(no_reader(journal, name))
+    found = find_reader(journal, name) if create and not remove else require_reader(journal, name)
     if found is not None and found.holder is not None:
         raise LockedError(
             f"reader {name!r} is running: {found.holder}; stop it first", path=directory, holder=found.holder

@@ -12,17 +12,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from sej.cli.queue_items import (
     HEADERS,
+    KEY,
     OFFSET,
     Place,
     cancel,
-    headers_named,
     ls,
     pause,
     peek,
@@ -33,10 +34,10 @@ from sej.cli.queue_items import (
     stats,
 )
 from sej.cli.queue_schedules import schedule
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import JSON, MAX_ATTEMPTS, form_options, wait_option
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
-from sej.cli.shared.parameters import AGE, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import AGE, BYTES, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.queue import Item, WorkQueue
@@ -65,6 +66,7 @@ for _command in (ls, show, peek, stats, cancel, requeue, pause, resume, schedule
 _CREATE: Final = click.option(
     "--create",
     is_flag=True,
+    default=None,
     help="Create this queue even if the journal has messages or another queue: every message is delivered to it.",
 )
 
@@ -73,8 +75,10 @@ _CREATE: Final = click.option(
 @placed_command
 @_CREATE
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
-@click.option("--key", default="", help="The key of every item.")
-@click.option("--delay", type=DURATION, default=0.0, help="Deliver the items only after this time, as in 10m.")
+@KEY
+@click.option(
+    "--delay", "delay_s", type=DURATION, default=0.0, help="Deliver the items only after this time, as in 10m."
+)
 @click.option(
     "--priority",
     type=IntRange(-3, 3),
@@ -82,23 +86,22 @@ _CREATE: Final = click.option(
     show_default=True,
     help="Higher priorities are delivered first.",
 )
-@click.option("--expire", type=AGE, help="Drop an item that was not delivered within this time, as in 1d.")
+@click.option("--expire", "expire_s", type=AGE, help="Drop an item that was not delivered within this time, as in 1d.")
 @HEADERS
 @click.option(
-    "--dedupe-key", help="Skip the item if one with this key was put within the last hour; only for a single item."
+    "--dedupe-key",
+    type=BYTES,
+    help="Skip the item if one with this key was put within the last hour; only for a single item.",
 )
 @click.option("--keep-result", type=AGE, help="Keep each result this long, as in 1h, and print the items' numbers.")
 def put(
     place: Place,
-    create: bool,
+    create: bool | None,
     values: tuple[str, ...],
-    key: str,
-    delay: float,
-    priority: int,
-    expire: float | None,
-    headers: tuple[str, ...],
-    dedupe_key: str | None,
+    key: bytes,
+    dedupe_key: bytes | None,
     keep_result: float | None,
+    **options: Any,
 ) -> None:
     r"""Put items: the given values, or each line of standard input.
 
@@ -107,18 +110,12 @@ def put(
     items = [os.fsencode(value) for value in values] or _lines(sys.stdin.buffer.read())
     if dedupe_key is not None and len(items) != 1:
         raise click.UsageError(f"--dedupe-key needs exactly one item, got {len(items)}")
-    with place.open(create=create or None) as opened:
+    if dedupe_key is not None:
+        options["dedupe_keys"] = [dedupe_key]
+    with place.open(create=create) as opened:
         if items:
-            numbers = opened.put_many(
-                items,
-                [os.fsencode(key)] * len(items) if key else None,
-                delay_s=delay,
-                priority=priority,
-                expire_s=expire,
-                headers=headers_named(headers),
-                dedupe_keys=None if dedupe_key is None else [os.fsencode(dedupe_key)],
-                keep_result=keep_result,
-            )
+            keys = [key] * len(items) if key else None
+            numbers = opened.put_many(items, keys, keep_result=keep_result, **options)
             for number in numbers if keep_result is not None else ():
                 click.echo(number)
     if sys.stderr.isatty():
@@ -139,6 +136,7 @@ def put(
 @wait_option
 @click.option(
     "--lease",
+    "lease_s",
     type=DURATION,
     default="60s",
     show_default=True,
@@ -148,15 +146,13 @@ def put(
 @click.option("--json", is_flag=True, help="Without a PROGRAM: one JSON object per line.")
 def get(
     place: Place,
-    create: bool,
     command: tuple[str, ...],
     count: int | None,
     timeout: float,
     follow: bool,
     wait: bool,
-    lease: float,
-    max_attempts: int | None,
     json: bool,
+    **options: Any,
 ) -> None:
     """Take items. Without a program: print the value and mark the item done. With one: run it with the value as input.
 
@@ -175,11 +171,10 @@ def get(
     is_new = wait and place.wait(None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
-    until = _until_sigterm() if command else _until_reader_leaves()
-    options = {"lease_s": lease, "max_attempts": max_attempts, "create": create or None, "is_new": is_new}
-    with place.open_existing(**options) as opened, until as stopped:
-        renewed_s = lease if "extend" in opened.can else None
-        while taken < limit and (item := stopped.get(opened, None if follow else timeout)) is not None:
+    with place.open_existing(is_new=is_new, **options) as opened, _stoppable(program=bool(command)) as stopped:
+        renewed_s = options["lease_s"] if "extend" in opened.can else None
+        get = partial(_next, opened, None if follow else timeout, stopped)
+        while taken < limit and (item := get()) is not None:
             taken += 1
             if command:
                 failed = not _work(place.path, item, command, renewed_s) or failed
@@ -187,60 +182,49 @@ def get(
                 sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
                 sys.stdout.flush()
                 item.done()
-    if not taken and not stopped.asked.is_set():
+    if not taken and not stopped.is_set():
         raise SystemExit(Exit.MISSING)
     if failed:
         raise SystemExit(Exit.WRONG)
 
 
-class _Stop:
-    """A request to stop before the next item."""
+def _next(opened: WorkQueue, timeout: float | None, stopped: threading.Event) -> Item | None:
+    """Return the next item, or None if the queue is empty or a stop was requested.
 
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    def get(self, opened: WorkQueue, timeout: float | None) -> Item | None:
-        """Return the next item, or None if the queue is empty or a stop was requested.
-
-        It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.asked.is_set():
-            left = _SLICE_S if deadline is None else max(deadline - time.monotonic(), 0.0)
-            item = opened.get(min(left, _SLICE_S))
-            if item is not None and self.asked.is_set():
-                item.give_back()
-            elif item is not None or left <= 0:
-                return item
-        return None
-
-    def ask(self, *_: object) -> None:
-        """Request a stop; also used as a signal handler."""
-        set_from_handler(self.asked)
+    It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while not stopped.is_set():
+        left = _SLICE_S if deadline is None else max(deadline - time.monotonic(), 0.0)
+        item = opened.get(min(left, _SLICE_S))
+        if item is not None and stopped.is_set():
+            item.give_back()
+        elif item is not None or left <= 0:
+            return item
+    return None
 
 
 @contextmanager
-def _until_sigterm() -> Iterator[_Stop]:
-    """Let SIGTERM end the command after the current item, so that no other worker gets the item too."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = signal.signal(signal.SIGTERM, stop.ask)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _stoppable(*, program: bool) -> Iterator[threading.Event]:
+    """Give an event that requests a stop before the next item.
 
-
-@contextmanager
-def _until_reader_leaves() -> Iterator[_Stop]:
-    """End the command between two items when the reader of its output has closed the pipe."""
+    With a program, SIGTERM sets it, so that no other worker gets the item of the program too. Without one, it is set
+    when the reader of the output has closed the pipe.
+    """
     from sej.cli.shared.terminal import until_reader_leaves
 
-    stop = _Stop()
-    with until_reader_leaves(stop.ask):
-        yield stop
+    stopped = threading.Event()
+
+    def ask(*_: object) -> None:
+        set_from_handler(stopped)
+
+    before = signal.signal(signal.SIGTERM, ask) if program else None
+    try:
+        with nullcontext() if program else until_reader_leaves(ask):
+            yield stopped
+    finally:
+        if program:
+            signal.signal(signal.SIGTERM, before)
 
 
 @queue.command
@@ -316,8 +300,7 @@ def result(place: Place, offset: int, timeout: float, json: bool) -> None:
         try:
             data = opened.result(offset, timeout)
         except TimeoutError as error:
-            click.echo(f"sej: {error}", err=True)
-            raise SystemExit(Exit.BUSY) from None
+            refuse(str(error), Exit.BUSY)
     if json:
         row = {"result": None} if data is None else text_or_b64("result", data)
         click.echo(jsonlib.dumps({"offset": offset, **row}, ensure_ascii=False))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import JSON, wait_until_created
 from sej.cli.shared.output import as_json, as_text, shown
-from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.parameters import BYTES, PATH, IntRange
 from sej.cli.shared.units import iso_time
 from sej.journal.directory import Directory, is_journal
 from sej.journal.tail import Tail
@@ -148,8 +148,7 @@ def show(place: Place, offset: int, json: bool) -> None:
         found = [*looked.items(limit=1, after=after), *looked.items("dead", limit=1, after=after)]
     item = next((item for item in found if item.offset == offset), None)
     if item is None:
-        click.echo(f"sej: {place.path}: no item {offset}: it was done, or never put", err=True)
-        raise SystemExit(Exit.MISSING)
+        refuse(f"{place.path}: no item {offset}: it was done, or never put")
     if json:
         _print(item, json)
         return
@@ -205,8 +204,8 @@ def cancel(place: Place, offset: int) -> None:
     Example: sej queue cancel mails 17
     """
     with place.open_existing(create=False) as opened:
-        removed = opened.cancel(offset)
-    require_found(removed, f"sej: {place.path}: item {offset} is neither waiting nor leased")
+        if not opened.cancel(offset):
+            refuse(f"{place.path}: item {offset} is neither waiting nor leased")
 
 
 @click.command
@@ -243,16 +242,12 @@ def requeue(place: Place, offset: int) -> None:
     """
     with place.open_existing(create=False) as opened:
         found = opened.requeue(offset)
-    require_found(found is not None, f"sej: {place.path}: item {offset} has no dead letter, or was put back before")
+    if found is None:
+        refuse(f"{place.path}: item {offset} has no dead letter, or was put back before")
     click.echo(found)
 
 
-HEADERS: Final = click.option(
-    "--header", "headers", multiple=True, metavar="NAME=TEXT", help="A header of every item; may be repeated."
-)
-
-
-def headers_named(words: tuple[str, ...]) -> dict[str, str] | None:
+def _headers(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str] | None:
     """Return the headers that words name; None: none."""
     found = {}
     for word in words:
@@ -263,11 +258,15 @@ def headers_named(words: tuple[str, ...]) -> dict[str, str] | None:
     return found or None
 
 
-def require_found(found: bool, missing: str) -> None:
-    """Print what is missing and end with its exit code, if it is."""
-    if not found:
-        click.echo(missing, err=True)
-        raise SystemExit(Exit.MISSING)
+KEY: Final = click.option("--key", type=BYTES, default=b"", help="The key of every item.")
+HEADERS: Final = click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=TEXT",
+    callback=_headers,
+    help="A header of every item; may be repeated.",
+)
 
 
 def _print(item: QueuedItem, json: bool) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from sej.cli.queue_items import HEADERS, Place, headers_named, placed_command, require_found
+from sej.cli.queue_items import HEADERS, KEY, Place, placed_command
+from sej.cli.shared.exits import refuse
 from sej.cli.shared.options import JSON
 from sej.cli.shared.output import shown, text_or_b64
-from sej.cli.shared.parameters import AGE, IntRange
+from sej.cli.shared.parameters import AGE, BYTES, IntRange
 from sej.cli.shared.units import iso_time
 from sej.queue.interface.queue import Schedules
 from sej.queue.interface.schedules import MISSED
@@ -51,25 +51,22 @@ def list_(place: Place, json: bool) -> None:
 @schedule.command
 @placed_command
 @_NAME
-@click.argument("value")
+@click.argument("value", type=BYTES)
 @click.option("--every", type=AGE, help="Put an item each 15m, for example; the first one after that time.")
 @click.option("--cron", help="Minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or a name as @daily.")
 @click.option("--timezone", help="The zone of --cron, as in Europe/Berlin.  [default: UTC]")
 @click.option("--missed", type=click.Choice(MISSED), default="one", show_default=True,
               help="If several times have passed: one item, one for each, or only one of the last minute.")  # fmt: skip
-@click.option("--key", default="", help="The key of every item.")
+@KEY
 @click.option("--priority", type=IntRange(-3, 3), default=0, help="Higher priorities are delivered first.")
 @HEADERS
-def add(place: Place, schedule: str, value: str, key: str, headers: tuple[str, ...], **times: Any) -> None:
-    """Add a schedule, or change the one of this name; prints the next time.
+def add(place: Place, schedule: str, value: bytes, **options: Any) -> None:
+    """Add or change a schedule; prints its next time.
 
     Example: sej queue schedule add mails nightly 'send the report' --cron '0 3 * * mon-fri'
     """
     with place.open() as opened:
-        data = os.fsencode(value)
-        click.echo(
-            iso_time(opened.put(data, os.fsencode(key), schedule=schedule, headers=headers_named(headers), **times))
-        )
+        click.echo(iso_time(opened.put(value, schedule=schedule, **options)))
 
 
 def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) -> None:
@@ -80,8 +77,8 @@ def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) ->
     @_NAME
     def changed(place: Place, schedule: str) -> None:
         with place.open_existing(create=False) as opened:
-            found = change(opened.schedules, schedule)
-        require_found(found, f"sej: {place.path}: no schedule {schedule!r}; `sej queue schedule list` prints them")
+            if not change(opened.schedules, schedule):
+                refuse(f"{place.path}: no schedule {schedule!r}; `sej queue schedule list` prints them")
 
 
 _changing("pause", Schedules.pause, "Let the times of a schedule pass without items.")

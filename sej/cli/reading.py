@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import refuse
 from sej.cli.shared.options import (
     BATCH,
     DIRECTORY,
@@ -32,7 +32,7 @@ from sej.cli.shared.options import (
 )
 from sej.cli.shared.output import print_messages
 from sej.cli.shared.parameters import PATH, PLACE, IntRange
-from sej.cli.shared.readers import find_reader, no_reader, readers_of
+from sej.cli.shared.readers import readers_of, require_reader
 from sej.cli.shared.units import Moment, iso_time
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
 from sej.errors import NotAJournalError
@@ -53,14 +53,12 @@ _ONLY_COUNT: Final = "--only-count"
 @JSON
 @range_options
 @type_option
-def count(
-    directory: Path, json: bool, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
-) -> None:
+def count(directory: Path, json: bool, **which: Any) -> None:
     """Print the number of messages.
 
     Example: sej count --start yesterday orders
     """
-    messages = sum(map(len, chosen(directory, start, end, types)))
+    messages = sum(map(len, chosen(directory, **which)))
     click.echo(f'{{"messages": {messages}}}' if json else messages)
 
 
@@ -81,15 +79,7 @@ class _Scan(click.Command):
 @type_option
 @click.option("-n", "--count", type=IntRange(min=0), help="Print at most this number of messages.")
 @click.option(_ONLY_COUNT, is_flag=True, hidden=True, help="Print the number of messages only, as the original does.")
-def scan(
-    directory: Path,
-    form: str,
-    start: int | Moment | None,
-    end: int | Moment | None,
-    types: tuple[int, ...],
-    count: int | None,
-    only_count: bool,
-) -> None:
+def scan(directory: Path, form: str, count: int | None, only_count: bool, **which: Any) -> None:
     """Print all messages, one per line: offset, time, type, key, value.
 
     --start and --end take offsets or times: 2026-01-31, '2026-01-31 12:00', 12:00, '10m ago', yesterday. A time without
@@ -97,10 +87,11 @@ def scan(
 
     Example: sej scan --json --start '1h ago' orders | head
     """
+    batches = chosen(directory, **which)
     if only_count:
-        click.echo(sum(map(len, chosen(directory, start, end, types))))
+        click.echo(sum(map(len, batches)))
         return
-    messages = chain.from_iterable(chosen(directory, start, end, types))
+    messages = chain.from_iterable(batches)
     print_messages(messages if count is None else islice(messages, count), form)
 
 
@@ -234,7 +225,9 @@ def timestamp(directory: Path, place: int | Moment | None, reader: str | None, j
     if (place is None) == (reader is None):
         raise click.UsageError("give either OFFSET or TIME, or --offset with the name of a reader")
     journal = Journal(directory)
-    offset = offset_at(journal, _next_of(journal, reader) if place is None else place)
+    if reader is not None:
+        place = require_reader(journal, reader).offset
+    offset = journal.first_offset if place is None else offset_at(journal, place)
     with Scanner(directory, offset) as scanner:
         for message in scanner:
             stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
@@ -287,20 +280,11 @@ def _print_ends(path: Path, *, json: bool) -> None:
     for message in messages:
         last = message
     if first is None or last is None:
-        click.echo(f"sej: {path}: this segment has no message", err=True)
-        raise SystemExit(Exit.MISSING)
+        refuse(f"{path}: this segment has no message")
     for end, message in (("first", first), ("last", last)):
         shown = iso_time(message.timestamp)
         row = {"message": end, "offset": message.offset, "time": shown}
         click.echo(jsonlib.dumps(row) if json else f"{end}\t{message.offset}\t{shown or '-'}")
-
-
-def _next_of(journal: Journal, name: str | None) -> int:
-    """Return the offset of the message that a reader reads next."""
-    found = find_reader(journal, str(name))
-    if found is None:
-        raise SystemExit(no_reader(journal, str(name)))
-    return journal.first_offset if found.offset is None else found.offset
 
 
 def _line(segment: SegmentInfo, *, json: bool) -> str:
@@ -311,10 +295,6 @@ def _line(segment: SegmentInfo, *, json: bool) -> str:
     return f"{segment.path}\t{segment.first_offset}\t{segment.size}\t{changed}"
 
 
-def _missing(journal: Journal, offset: int) -> None:
-    click.echo(
-        f"sej: {journal.path}: there is no message {offset}; the journal has {journal.first_offset} to"
-        f" {journal.end_offset - 1}",
-        err=True,
-    )
-    raise SystemExit(Exit.MISSING)
+def _missing(journal: Journal, offset: int) -> NoReturn:
+    last = journal.end_offset - 1
+    refuse(f"{journal.path}: there is no message {offset}; the journal has {journal.first_offset} to {last}")

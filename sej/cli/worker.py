@@ -46,6 +46,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.option("--processes", type=IntRange(1, _MAX_PROCESSES), default=1, show_default=True, help="Processes.")
 @click.option(
     "--lease",
+    "lease_s",
     type=DURATION,
     default="60s",
     show_default=True,
@@ -65,6 +66,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.option(
     "--limit",
     metavar="BY=LIMITS",
+    callback=lambda _, __, text: None if text is None else _limit(text),
     help="A limit for each kind of items, kept with the queue, as in header:tenant=2 or key:/=2,10/m.",
 )
 @click.option("--reload", is_flag=True, help="For development: restart when a .py file below this directory changes.")
@@ -73,16 +75,13 @@ def worker(
     target: str,
     threads: int,
     processes: int,
-    lease: float,
-    max_attempts: int | None,
-    serializer: str | None,
     wait: bool,
     time_limit: float | None,
     until_empty: bool,
     every: float | None,
     cron: str | None,
-    limit: str | None,
     reload: bool,
+    **options: Any,
 ) -> None:
     """Call a Python function for each item: an item is done if the function returns, and retried if it raises.
 
@@ -98,7 +97,6 @@ def worker(
     function = _function(target)  # a wrong name ends this command before it waits, and not each of its workers
     is_scheduled = every is not None or cron is not None
     is_new = wait and not is_scheduled and place.wait(None)
-    options = {"lease_s": lease, "max_attempts": max_attempts, "serializer": serializer, "limit": _limit(limit)}
     opens = place.open if is_scheduled and place.backend == "journal" else place.open_existing  # its items are its own
     opened = opens(is_new=is_new, **options)
     if (processes > 1 or reload or time_limit is not None) and _SUPERVISED not in os.environ:
@@ -107,7 +105,7 @@ def worker(
     is_supervised()
     with opened:
         if is_scheduled:
-            opened.put(b"" if serializer is None else None, every=every, cron=cron, schedule=target)
+            opened.put(b"" if options["serializer"] is None else None, every=every, cron=cron, schedule=target)
         work(
             opened,
             function,
@@ -118,10 +116,8 @@ def worker(
         )
 
 
-def _limit(text: str | None) -> Limit | None:
+def _limit(text: str) -> Limit:
     """Return the limit of ``--limit``."""
-    if text is None:
-        return None
     from sej.queue.take import require_limit  # here, because `sej --help` loads this module too
 
     by, _, parts = text.rpartition("=")

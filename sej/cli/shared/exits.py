@@ -6,7 +6,9 @@ import errno
 import os
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NoReturn
+
+import click
 
 from sej.errors import (
     InvalidMessageError,
@@ -67,6 +69,12 @@ def exit_of(error: BaseException) -> Exit:
         (<Exit.BUSY: 3>, <Exit.WRONG: 1>)
     """
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.WRONG)
+
+
+def refuse(text: str, code: Exit = Exit.MISSING) -> NoReturn:
+    """Print why a command ends here, and end it."""
+    click.echo(f"sej: {text}", err=True)
+    raise SystemExit(code)
 
 
 def text_of(error: BaseException) -> str:

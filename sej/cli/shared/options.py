@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -43,44 +44,31 @@ def range_options(command: _Command) -> _Command:
     return start(end(command))
 
 
-def retention_options(command: _Command) -> _Command:
-    """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; see :func:`require_limit`."""
-    age = click.option(
-        "--max-age", type=AGE, help="Remove segments whose last append is older, as in 7d. A unit is needed."
+def retention_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; refuse to clean without a limit."""
+
+    @click.option(
+        "--max-age",
+        "max_age_s",
+        type=AGE,
+        help="Remove segments whose last append is older, as in 7d. A unit is needed.",
     )
-    size = click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
-    keep = click.option(
+    @click.option("--max-bytes", type=SIZE, help="Remove segments of a journal until the rest fits, as in 10G.")
+    @click.option(
         "--keep-segments",
         type=IntRange(min=1),
         default=1,
         show_default=True,
         help="Keep at least this many of the newest segments.",
     )
-    dry = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-    return age(size(keep(dry(command))))
+    @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+    @wraps(command)
+    def limited(max_age_s: float | None, max_bytes: int | None, **rest: Any) -> None:
+        if max_age_s is None and max_bytes is None:
+            raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
+        command(max_age_s=max_age_s, max_bytes=max_bytes, **rest)
 
-
-def reader_limit_options(command: _Command) -> _Command:
-    """Add ``--reader-max-age`` and ``--reader-max-lag-bytes``."""
-    age = click.option(
-        "--reader-max-age",
-        type=AGE,
-        help="A reader that committed nothing for this long holds no segments any more, as in 30d.",
-    )
-    size = click.option(
-        "--reader-max-lag-bytes", type=SIZE, help="A reader that is so far behind holds none, as in 50G."
-    )
-    return age(size(command))
-
-
-def require_limit(max_age: float | None, max_bytes: int | None) -> None:
-    """Refuse to clean without a limit.
-
-    Raises:
-        click.UsageError: neither limit was given.
-    """
-    if max_age is None and max_bytes is None:
-        raise click.UsageError("give --max-age, --max-bytes or both: without a limit there is nothing to remove")
+    return limited
 
 
 def type_option(command: _Command) -> _Command:

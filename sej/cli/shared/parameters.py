@@ -5,6 +5,7 @@ Also commands that start a program for each message, whose parameters come after
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -65,6 +66,8 @@ PLACE: Final = _Parsed("offset or time", lambda text: parse_place(text, time.tim
 DURATION: Final = _Parsed("duration", parse_duration)
 AGE: Final = _Parsed("age", _parse_age)
 SIZE: Final = _Parsed("size", parse_size)
+BYTES: Final = _Parsed("text", os.fsencode)
+"""The bytes of the argument, whether or not they are UTF-8."""
 
 
 class ProgramCommand(click.Command):

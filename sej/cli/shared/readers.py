@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import shown
 from sej.cli.shared.units import human_duration, iso_time
@@ -203,16 +203,15 @@ def find_reader(journal: Journal, name: str) -> Reader | None:
     return next((reader for reader in readers_of(journal) if reader.name == name), None)
 
 
-def no_reader(journal: Journal, name: str) -> Exit:
-    """Report an unknown reader on standard error, and return the exit code."""
-    known = ", ".join(reader.name for reader in readers_of(journal))
-    readers = (
-        f"the readers are: {known}"
-        if known
-        else "this journal has no reader with a kept offset; `sej reset --create` registers one"
-    )
-    click.echo(f"sej: {shown(journal.path)}: unknown reader {name!r}; {shown(readers)}", err=True)
-    return Exit.MISSING
+def require_reader(journal: Journal, name: str, code: Exit = Exit.MISSING) -> Reader:
+    """Return the reader of this name; if it is unknown, report that on standard error and end the command."""
+    readers = {reader.name: reader for reader in readers_of(journal)}
+    if name not in readers:
+        known = "this journal has no reader with a kept offset; `sej reset --create` registers one"
+        if readers:
+            known = f"the readers are: {', '.join(readers)}"
+        refuse(f"{shown(journal.path)}: unknown reader {name!r}; {shown(known)}", code)
+    return readers[name]
 
 
 def complete_reader(context: click.Context, _: click.Parameter, typed: str) -> list[str]:

@@ -234,6 +234,7 @@ def _next(text: str, start: datetime) -> datetime:
         found: datetime = next(cronsim.CronSim(_NAMED.get(text, text), start))
     except (cronsim.CronSimError, StopIteration) as error:  # it has no time within 50 years
         raise ValueError(
-            f"cron must be minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or @daily, got {text!r}: {error}"
+            "cron must be minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or @daily,"
+            f" got {text!r}: {error}"
         ) from None
     return found
