@@ -25,9 +25,9 @@ from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
-from sej.cli.shared.options import JSON, form_options, retention_options
+from sej.cli.shared.options import form_options, retention_options
 from sej.cli.shared.output import as_json, as_text, print_messages, shown
-from sej.cli.shared.parameters import DURATION, PATH, PLACE, IntRange
+from sej.cli.shared.parameters import DURATION, JSON, PATH, PLACE, IntRange
 from sej.cli.shared.readers import holder_of
 from sej.cli.shared.terminal import until_reader_leaves
 from sej.cli.shared.units import Moment, human_duration, human_size

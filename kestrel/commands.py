@@ -20,11 +20,10 @@ from kestrel.v2 import moving
 from kestrel.v2.contents import pack as pack_queue
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.parameters import DIRECTORY, JSON, PATH
 from sej.message import Message
 
 _WRONG: Final = 1
-_DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
 _THREE: Final = click.option(
     "--segmented",
@@ -32,7 +31,6 @@ _THREE: Final = click.option(
     is_flag=True,
     help="The queue is one of Kestrel 3 (libkestrel). Only a queue without files needs this option.",
 )
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _EXPIRED: Final = click.option(
     "--expired",
     type=click.Choice(get_args(Expired)),
@@ -64,8 +62,8 @@ def app() -> None:
 
 
 @app.command("ls")
-@_DIRECTORY
-@_JSON
+@DIRECTORY
+@JSON
 def list_(directory: Path, json: bool) -> None:
     """Print the name and the format of every queue of a directory. `sej kestrel state` prints what one holds.
 
@@ -81,7 +79,7 @@ def list_(directory: Path, json: bool) -> None:
 
 @app.command()
 @click.argument("path", metavar="FILE", type=PATH)
-@_JSON
+@JSON
 def dump(path: Path, json: bool) -> None:
     """Print what one file holds: a journal of Kestrel 2, a writer or a reader file of Kestrel 3.
 
@@ -104,10 +102,10 @@ def dump(path: Path, json: bool) -> None:
 
 
 @app.command()
-@_DIRECTORY
+@DIRECTORY
 @_QUEUE
 @_THREE
-@_JSON
+@JSON
 def state(directory: Path, name: str, three: bool, json: bool) -> None:
     """Print the content of a queue: items, open transactions or readers. Exit code 1: damage.
 
@@ -133,7 +131,7 @@ def state(directory: Path, name: str, three: bool, json: bool) -> None:
 
 
 @app.command()
-@_DIRECTORY
+@DIRECTORY
 @_QUEUE
 def pack(directory: Path, name: str) -> None:
     """Put all files of a Kestrel 2 queue into one, with the same items; damaged bytes are kept aside.
@@ -146,7 +144,7 @@ def pack(directory: Path, name: str) -> None:
 
 
 @app.command()
-@_DIRECTORY
+@DIRECTORY
 @_QUEUE
 @_JOURNAL
 @_THREE
@@ -180,7 +178,7 @@ def export(
 
 
 @app.command("import")
-@_DIRECTORY
+@DIRECTORY
 @_QUEUE
 @_JOURNAL
 @_THREE

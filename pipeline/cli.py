@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from pipeline.tables.commands import Given, hub_options
-from sej.cli.shared.parameters import IntRange
+from sej.cli.shared.parameters import JSON, IntRange
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ def _local(_: click.Context, __: click.Parameter, given: str) -> Path:
     from pipeline.paths import local_path
 
     return Path(local_path(given))
+
+
+_ROOT: Final = click.argument("root", callback=_local)
+_SOURCE: Final = click.argument("source", callback=_local)
+_TARGET: Final = click.argument("target", callback=_local)
 
 
 @click.group("spark")
@@ -71,7 +76,7 @@ def _total(root: Path, way: Given | None = None) -> int:
 
 
 @app.command()
-@click.argument("root", callback=_local)
+@_ROOT
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 @hub_options
 def count(root: Path, json: bool, way: Given) -> None:
@@ -85,37 +90,39 @@ def count(root: Path, json: bool, way: Given) -> None:
     click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
 
 
+def _run(job: str, *places: Path | str, master: str | None, way: Given, **options: Any) -> Any:
+    """Run a job of :mod:`pipeline.jobs`; without a journal it fails before Spark starts, which takes long."""
+    from pipeline import jobs
+
+    _total(Path(places[0]), way)
+    with _spark(master) as spark:
+        return getattr(jobs, job)(spark, *places, **options, **way)
+
+
 @app.command()
-@click.argument("root", callback=_local)
+@_ROOT
 @click.argument("target")
 @click.option("--reader", help="Commit the progress under this reader name, so that retention waits for the archive.")
 @hub_options
 @_MASTER
-def archive(root: Path, target: str, reader: str | None, master: str | None, way: Given) -> None:
+def archive(root: Path, target: str, **options: Any) -> None:
     """Add new messages below ROOT to an archive of Parquet files by day and shard.
 
     TARGET is a path, or the address of a file system that Spark can write, as in s3a://bucket/orders.
 
     Example: sej spark archive --reader archive data /archive/orders
     """
-    from pipeline import jobs
-
-    _total(root, way)
-    with _spark(master) as spark:
-        added = jobs.archive(spark, root, target, reader=reader, **way)
-    click.echo(f"{added} messages added to {target}")
+    click.echo(f"{_run('archive', root, target, **options)} messages added to {target}")
 
 
 @app.command()
 @click.argument("source")
-@click.argument("root", callback=_local)
+@_ROOT
 @_PREFIX
 @_BITS
 @click.option("--where", help="A condition on the archive's columns.")
 @_MASTER
-def restore(
-    source: str, root: Path, prefix: str | None, bits: int | None, where: str | None, master: str | None
-) -> None:
+def restore(source: str, root: Path, master: str | None, **options: Any) -> None:
     """Write an archive back into journals: ROOT is one SEJ directory, or with --bits a sharded journal.
 
     Example: sej spark restore --prefix orders --bits 3 --where "day >= '2026-01-01'" /archive/orders restored
@@ -126,118 +133,83 @@ def restore(
     if not is_address(source) and not os.path.exists(source):  # Spark starts slowly and has a less clear error for this
         raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` creates one")
     with _spark(master) as spark:
-        jobs.restore(spark, source, root, prefix=prefix, bits=bits, where=where)
+        jobs.restore(spark, source, root, **options)
     click.echo(f"{_total(root)} messages in {root}")
 
 
 @app.command()
-@click.argument("source", callback=_local)
-@click.argument("target", callback=_local)
+@_SOURCE
+@_TARGET
 @_PREFIX
 @click.option("--bits", type=IntRange(0, 10), required=True, help="2**bits shards.")
 @click.option("--pattern", help="Only source directories whose name matches.")
 @hub_options
 @_MASTER
-def reshard(
-    source: Path,
-    target: Path,
-    prefix: str | None,
-    bits: int,
-    pattern: str | None,
-    master: str | None,
-    way: Given,
-) -> None:
+def reshard(source: Path, target: Path, **options: Any) -> None:
     """Copy journals into a sharded journal with another number of shards.
 
     Example: sej spark reshard --prefix orders --bits 5 data wider
     """
-    from pipeline import jobs
-
-    _total(source, way)
-    with _spark(master) as spark:
-        copied = jobs.reshard(spark, source, target, prefix=prefix, bits=bits, pattern=pattern, **way)
-    click.echo(f"{copied} messages copied to {target}")
+    click.echo(f"{_run('reshard', source, target, **options)} messages copied to {target}")
 
 
 @app.command()
-@click.argument("source", callback=_local)
-@click.argument("target", callback=_local)
+@_SOURCE
+@_TARGET
 @_PREFIX
 @_BITS
 @click.option("--keep-deleted", is_flag=True, help="Keep messages with an empty value.")
 @hub_options
 @_MASTER
-def compact(
-    source: Path,
-    target: Path,
-    prefix: str | None,
-    bits: int | None,
-    keep_deleted: bool,
-    master: str | None,
-    way: Given,
-) -> None:
+def compact(source: Path, target: Path, **options: Any) -> None:
     """Copy the latest message of each key; an empty value deletes its key.
 
     Example: sej spark compact state compacted
     """
-    from pipeline import jobs
-
-    _total(source, way)  # fails before Spark starts if there is no journal
-    with _spark(master) as spark:
-        jobs.compact(spark, source, target, prefix=prefix, bits=bits, keep_deleted=keep_deleted, **way)
+    _run("compact", source, target, **options)
     click.echo(f"{_total(target)} messages in {target}")
 
 
 @app.command()
-@click.argument("source", callback=_local)
-@click.argument("target", callback=_local)
+@_SOURCE
+@_TARGET
 @_PREFIX
 @_BITS
 @click.option("--by", default="key,value", show_default=True, help="Columns that decide whether messages are equal.")
 @hub_options
 @_MASTER
-def dedupe(
-    source: Path, target: Path, prefix: str | None, bits: int | None, by: str, master: str | None, way: Given
-) -> None:
+def dedupe(source: Path, target: Path, by: str, **options: Any) -> None:
     """Copy only the first of equal messages.
 
     Example: sej spark dedupe --by key,type,value data distinct
     """
-    from pipeline import jobs
-
-    _total(source, way)
-    with _spark(master) as spark:
-        jobs.dedupe(spark, source, target, by=by.split(","), prefix=prefix, bits=bits, **way)
+    _run("dedupe", source, target, by=by.split(","), **options)
     click.echo(f"{_total(target)} messages in {target}")
 
 
 @app.command()
-@click.argument("root", callback=_local)
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@_ROOT
+@JSON
 @hub_options
 @_MASTER
-def stats(root: Path, json: bool, master: str | None, way: Given) -> None:
+def stats(root: Path, json: bool, **options: Any) -> None:
     """Print sizes, rates, skewed keys, gaps and disorder, by directory.
 
     Example: sej spark stats data
     """
     import pyarrow as pa
 
-    from pipeline import jobs
     from pipeline.tables.output import write_text
 
-    _total(root, way)
-    with _spark(master) as spark:
-        found = jobs.stats(spark, root, **way)
     rows = [
         {"directory": stat.name, **stat._asdict(), "top_key": stat.top_key.decode("utf-8", "backslashreplace")}
-        for stat in found
+        for stat in _run("stats", root, **options)
     ]
     write_text(pa.Table.from_pylist(rows).to_reader(), "json" if json else "table", sys.stdout.buffer)
 
 
 @app.command()
-@click.argument("root", callback=_local)
+@_ROOT
 @click.option("--discard", is_flag=True, help="Remove jobs whose staged rows were lost; prints what is missing.")
 def finish(root: Path, discard: bool) -> None:
     """Finish jobs that had committed to ROOT and died, and remove the files of other dead jobs; needs no Spark.

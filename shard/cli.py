@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import DURATION, JSON, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.cli.shared.terminal import progress_bar
 from sej.journal.directory import is_journal
 from sej.journal.view import Journal
@@ -27,7 +27,6 @@ from shard.worker import Worker
 
 _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)
 _TREE: Final = click.argument("tree", metavar="ROOT/PREFIX.BIT")
-_JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 
 
 @click.group("shard")
@@ -41,7 +40,7 @@ def app() -> None:
 
 @app.command("ls")
 @_ROOT
-@_JSON
+@JSON
 @click.option("--reader", help="Also show the lag of the reader of this name; for sharded journals.")
 def list_(root: FilePath, json: bool, reader: str | None) -> None:
     """List the SEJ directories under a root: first offset, next offset, bytes, and the fields of the name.
@@ -79,7 +78,7 @@ def list_(root: FilePath, json: bool, reader: str | None) -> None:
 
 @app.command()
 @_ROOT
-@_JSON
+@JSON
 def check(root: FilePath, json: bool) -> None:
     """Report problems of a root: two bit counts, missing shards, keys in two shards, foreign files.
 
@@ -128,14 +127,7 @@ def reshard(source: str, target: str, route: Hash | None) -> None:
 )
 @click.option("--dead-letter", type=PATH, help="The journal for dead letters.")
 @click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
-def work(
-    tree: str,
-    name: str,
-    command: tuple[str, ...],
-    max_attempts: int,
-    dead_letter: FilePath | None,
-    timeout: float | None,
-) -> None:
+def work(tree: str, name: str, command: tuple[str, ...], timeout: float | None, **options: Any) -> None:
     """Run a program for each message, as one of the workers NAME; the value is the program's standard input.
 
     The environment has SEJ_SHARD, SEJ_OFFSET, SEJ_TYPE, SEJ_TIMESTAMP_NS and SEJ_KEY. An exit code other than 0 is a
@@ -146,20 +138,14 @@ def work(
 
     def handle(index: int, message: Message) -> None:
         key = message.key.decode(errors="surrogateescape")
-        done = subprocess.run(
-            command,
-            input=message.value,
-            check=False,
-            env={
-                **os.environ,
-                "SEJ_SHARD": str(index),
-                "SEJ_OFFSET": str(message.offset),
-                "SEJ_TYPE": str(message.type),
-                "SEJ_TIMESTAMP_NS": str(message.timestamp),
-                **({} if "\0" in key else {"SEJ_KEY": key}),
-            },
-        )
-
+        environment = {
+            "SEJ_SHARD": str(index),
+            "SEJ_OFFSET": str(message.offset),
+            "SEJ_TYPE": str(message.type),
+            "SEJ_TIMESTAMP_NS": str(message.timestamp),
+            **({} if "\0" in key else {"SEJ_KEY": key}),
+        }
+        done = subprocess.run(command, input=message.value, check=False, env=os.environ | environment)
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {ending(done.returncode)}")
 
@@ -171,8 +157,7 @@ def work(
         if timeout == 0:
             raise FileNotFoundError(f"{tree}: this sharded journal has no shard{has}")
         click.echo(f"sej: {tree}: this sharded journal has no shard yet{has}; waiting for the first", err=True)
-    worker = Worker(path, name, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
-    handled = worker.run(handle)
+    handled = Worker(path, name, timeout=timeout, **options).run(handle)
     if sys.stderr.isatty():
         click.echo(f"{handled} messages handled", err=True)
 

@@ -7,9 +7,8 @@ in which they are best read. Each imports only from those below it::
     reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
     archive                            the cold tier
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
-    queue, queue_items, relay          work queues, and the relay of an outbox
-    forward                            sends what OpenTelemetry's exporters have kept
-    queue_schedules, worker            items at given times; a function for each item
+    queue, queue_items                 work queues, their items and schedules
+    relay, worker                      from and to other programs; a function for each item
     shared                             what commands share: options, lines of output, exit codes, findings, readers
 """
 

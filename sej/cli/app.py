@@ -25,8 +25,6 @@ from sej.cli.shared.exits import Exit, exit_of, text_of
 from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError, SejError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from sej.reading.scanner import Scanner
     from sej.writing.writer import Writer
 
@@ -53,7 +51,7 @@ _CORE: Final = {
     "index": "maintenance",
     "queue": "queue",
     "relay": "relay",
-    "forward": "forward",
+    "forward": "relay",
     "worker": "worker",
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli``."""
@@ -100,12 +98,6 @@ _EXTRAS: Final = {
 
 class Journals:
     """Opens journals for commands of packages that may not import the core's upper layers: the context's object."""
-
-    def until_reader_leaves(self) -> AbstractContextManager[None]:
-        """End a wait when the reader of standard output has closed the pipe; see :mod:`sej.cli.shared.terminal`."""
-        from sej.cli.shared.terminal import until_reader_leaves
-
-        return until_reader_leaves()
 
     def writer(self, path: str | os.PathLike[str]) -> Writer:
         """Open the writer of a journal; the journal is created if it is missing."""

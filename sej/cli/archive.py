@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.output import counted
-from sej.cli.shared.parameters import PATH, SIZE
+from sej.cli.shared.parameters import DIRECTORY, JSON, PATH, SIZE
 from sej.cli.shared.units import human_size
 
 _JOURNALS = click.argument("journals", metavar="DIR...", type=PATH, nargs=-1, required=True)
-_JOURNAL = click.argument("directory", metavar="DIR", type=PATH)
 
 
 class _Moving(click.Group):
@@ -38,10 +38,12 @@ def archive() -> None:
 @archive.command()
 @_JOURNALS
 @click.option("--to", help="A directory, or a URL as s3://bucket/path, gs:// or az://; default: as before.")
-@click.option("--keep", type=SIZE, default="0", show_default=True, help="Leave so many bytes in the journal.")
+@click.option(
+    "--keep", "keep_bytes", type=SIZE, default="0", show_default=True, help="Leave so many bytes in the journal."
+)
 @click.option("--accept-gaps", is_flag=True, help="Record messages that were deleted before as a gap.")
 @click.option("--compress", is_flag=True, help="Compress what is moved with gzip; readers use more time.")
-def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: bool, compress: bool) -> None:
+def move(journals: tuple[Path, ...], to: str | None, **options: Any) -> None:
     """Move the messages of complete segments; those that a reader needs stay in the journal too.
 
     Each run moves what is new. `sej clean` waits for the reader `cold-tier`, which this command is. The Go SEJ
@@ -52,14 +54,14 @@ def move(journals: tuple[Path, ...], to: str | None, keep: int, accept_gaps: boo
     from sej.reading.archiving import archive as run
 
     for directory in journals:
-        moved = run(directory, to, keep_bytes=keep, accept_gaps=accept_gaps, compress=compress)
+        moved = run(directory, to, **options)
         removed = counted(len(moved.removed), "segment")
         click.echo(f"{directory}: {counted(moved.messages, 'message')} moved, {removed} removed here")
 
 
 @archive.command("list")
-@_JOURNAL
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@DIRECTORY
+@JSON
 def list_(directory: Path, json: bool) -> None:
     """List what was moved: the first offset, the number of messages, the size, and the object.
 
@@ -77,8 +79,8 @@ def list_(directory: Path, json: bool) -> None:
 
 
 @archive.command()
-@_JOURNAL
-@click.option("--json", is_flag=True, help="One JSON object per line.")
+@DIRECTORY
+@JSON
 def verify(directory: Path, json: bool) -> None:
     """Read every object and compare its size and its CRC32C. Exit code 1: some are missing or wrong, each in a line.
 
@@ -96,7 +98,7 @@ def verify(directory: Path, json: bool) -> None:
 
 
 @archive.command()
-@_JOURNAL
+@DIRECTORY
 def restore(directory: Path) -> None:
     """Copy all messages back into the journal. The objects stay.
 

@@ -18,8 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import sej
-from sej.cli.shared.options import JSON
-from sej.cli.shared.parameters import DURATION, PATH, SIZE
+from sej.cli.shared.parameters import DURATION, JSON, PATH, SIZE
 
 _ROUNDS: Final = 3
 _ROUND_ITEMS_MAX: Final = 200_000

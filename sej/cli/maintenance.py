@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.options import DIRECTORY, JSON, retention_options
+from sej.cli.shared.options import retention_options
 from sej.cli.shared.output import counted, shown
-from sej.cli.shared.parameters import AGE, BYTES, SIZE, IntRange
+from sej.cli.shared.parameters import AGE, BYTES, DIRECTORY, JSON, SIZE, IntRange
 from sej.cli.shared.readers import holder_of, readers_of, require_reader
 from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size

@@ -13,8 +13,6 @@ import click
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import (
     BATCH,
-    DIRECTORY,
-    JSON,
     form_options,
     good_end_of,
     of_types,
@@ -25,7 +23,7 @@ from sej.cli.shared.options import (
     wait_until_created,
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
-from sej.cli.shared.parameters import DURATION, PLACE
+from sej.cli.shared.parameters import DIRECTORY, DURATION, JSON, PLACE
 from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers_of, require_reader
 from sej.cli.shared.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError

@@ -1,4 +1,4 @@
-"""``sej queue``: work queues of any backend from the command line. What looks at items is in ``queue_items``."""
+"""``sej queue put | get | dead | redrive | purge | result``: work queues of any backend; more is in queue_items."""
 
 from __future__ import annotations
 
@@ -18,26 +18,11 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.queue_items import (
-    HEADERS,
-    KEY,
-    OFFSET,
-    Place,
-    cancel,
-    ls,
-    pause,
-    peek,
-    placed_command,
-    requeue,
-    resume,
-    show,
-    stats,
-)
-from sej.cli.queue_schedules import schedule
+from sej.cli.queue_items import HEADERS, KEY, OFFSET, Place, placed_command, queue
 from sej.cli.shared.exits import Exit, refuse
-from sej.cli.shared.options import JSON, MAX_ATTEMPTS, form_options, wait_option
+from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
 from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
-from sej.cli.shared.parameters import AGE, BYTES, DURATION, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message
 from sej.queue.interface.queue import Item, WorkQueue
@@ -51,17 +36,6 @@ _ELSEWHERE: Final = {
     "libkestrel": _KESTREL,
 }
 
-
-@click.group
-def queue() -> None:
-    """Work queues: put items, take them under a lease, and mark them done.
-
-    QUEUE is a SEJ directory or a .tq file; with --backend kestrel or libkestrel it is DIRECTORY/NAME, as in spool/cars.
-    """
-
-
-for _command in (ls, show, peek, stats, cancel, requeue, pause, resume, schedule):
-    queue.add_command(_command)
 
 _CREATE: Final = click.option(
     "--create",
@@ -90,7 +64,6 @@ _CREATE: Final = click.option(
 @HEADERS
 @click.option(
     "--dedupe-key",
-    type=BYTES,
     help="Skip the item if one with this key was put within the last hour; only for a single item.",
 )
 @click.option("--keep-result", type=AGE, help="Keep each result this long, as in 1h, and print the items' numbers.")
@@ -99,7 +72,7 @@ def put(
     create: bool | None,
     values: tuple[str, ...],
     key: bytes,
-    dedupe_key: bytes | None,
+    dedupe_key: str | None,
     keep_result: float | None,
     **options: Any,
 ) -> None:
@@ -111,7 +84,7 @@ def put(
     if dedupe_key is not None and len(items) != 1:
         raise click.UsageError(f"--dedupe-key needs exactly one item, got {len(items)}")
     if dedupe_key is not None:
-        options["dedupe_keys"] = [dedupe_key]
+        options["dedupe_keys"] = [os.fsencode(dedupe_key)]
     with place.open(create=create) as opened:
         if items:
             keys = [key] * len(items) if key else None

@@ -1,4 +1,4 @@
-"""The queue that a command names, and ``sej queue ls | show | peek | stats | cancel | requeue | pause | resume``.
+"""The queue of a command; ``sej queue ls | show | peek | stats | cancel | requeue | pause | resume | schedule``.
 
 The first four open a queue on a journal for reading only: they take no lock, and work on a read-only directory.
 """
@@ -17,19 +17,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from sej.cli.shared.exits import Exit, refuse
-from sej.cli.shared.options import JSON, wait_until_created
-from sej.cli.shared.output import as_json, as_text, shown
-from sej.cli.shared.parameters import BYTES, PATH, IntRange
+from sej.cli.shared.options import wait_until_created
+from sej.cli.shared.output import as_json, as_text, shown, text_or_b64
+from sej.cli.shared.parameters import AGE, BYTES, JSON, PATH, IntRange
 from sej.cli.shared.units import iso_time
 from sej.journal.directory import Directory, is_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
-from sej.queue.interface.queue import BACKENDS, WorkQueue, open_queue, require_known
+from sej.queue.interface.queue import BACKENDS, Schedules, WorkQueue, open_queue, require_known
+from sej.queue.interface.schedules import MISSED
 from sej.queue.interface.values import STATES, QueuedItem
 from sej.system.disk import OS
 
 if TYPE_CHECKING:
     from sej.queue.listing import QueueLook
+
+
+@click.group
+def queue() -> None:
+    """Work queues: put items, take them under a lease, and mark them done.
+
+    QUEUE is a SEJ directory or a .tq file; with --backend kestrel or libkestrel it is DIRECTORY/NAME, as in spool/cars.
+    """
 
 
 class Place(NamedTuple):
@@ -116,7 +125,7 @@ def _looked_at(place: Place) -> Iterator[QueueLook | WorkQueue]:
         yield opened
 
 
-@click.command
+@queue.command
 @placed_command
 @click.option("--state", type=click.Choice(STATES), help="Only these; waiting: ready or delayed. Default: not dead.")
 @click.option("--limit", type=IntRange(min=1), help="At most this many.")
@@ -134,7 +143,7 @@ def ls(place: Place, state: str | None, limit: int | None, after: int | None, js
             _print(item, json)
 
 
-@click.command
+@queue.command
 @placed_command
 @OFFSET
 @JSON
@@ -161,7 +170,7 @@ def show(place: Place, offset: int, json: bool) -> None:
         click.echo(shown(line))
 
 
-@click.command
+@queue.command
 @placed_command
 @click.option("--count", type=IntRange(min=1), default=1, show_default=True, help="How many items to show.")
 @JSON
@@ -182,7 +191,7 @@ def peek(place: Place, count: int, json: bool) -> None:
         raise SystemExit(Exit.MISSING)
 
 
-@click.command
+@queue.command
 @placed_command
 @JSON
 def stats(place: Place, json: bool) -> None:
@@ -195,7 +204,7 @@ def stats(place: Place, json: bool) -> None:
     click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
 
 
-@click.command
+@queue.command
 @placed_command
 @OFFSET
 def cancel(place: Place, offset: int) -> None:
@@ -208,7 +217,7 @@ def cancel(place: Place, offset: int) -> None:
             refuse(f"{place.path}: item {offset} is neither waiting nor leased")
 
 
-@click.command
+@queue.command
 @placed_command
 def pause(place: Place) -> None:
     """Deliver no item to any worker, until `sej queue resume`; leased items stay leased.
@@ -219,7 +228,7 @@ def pause(place: Place) -> None:
         opened.pause()
 
 
-@click.command
+@queue.command
 @placed_command
 def resume(place: Place) -> None:
     """Deliver items again after `sej queue pause`.
@@ -230,7 +239,7 @@ def resume(place: Place) -> None:
         opened.resume()
 
 
-@click.command
+@queue.command
 @placed_command
 @OFFSET
 def requeue(place: Place, offset: int) -> None:
@@ -294,3 +303,71 @@ def _fields(item: QueuedItem) -> dict[str, Any]:
         "headers": dict(item.headers),
         "traceback": item.traceback,
     }
+
+
+@queue.group
+def schedule() -> None:
+    """Put items at given times: any `sej worker` or `get` of the queue puts an item when its time comes."""
+
+
+_NAME = click.argument("schedule", metavar="SCHEDULE")
+
+
+@schedule.command("list")
+@placed_command
+@JSON
+def list_(place: Place, json: bool) -> None:
+    """List the schedules: name, times, zone, next time or `paused`, and value.
+
+    Example: sej queue schedule list mails
+    """
+    place.require()
+    from sej.queue.listing import QueueLook
+
+    for each in QueueLook(place.path, place.name).schedules():
+        times = each.cron or f"every {each.every_s:g}s"
+        if json:
+            row: dict[str, Any] = {**each._asdict(), **text_or_b64("key", each.key), **text_or_b64("value", each.value)}
+            click.echo(jsonlib.dumps({"next_at_ns" if name == "next_at" else name: what for name, what in row.items()}))
+        else:
+            at = "paused" if each.paused else "-" if each.next_at is None else iso_time(each.next_at)
+            cells = each.name, times, each.timezone or "-", str(at), each.value.decode(errors="backslashreplace")
+            click.echo("\t".join(shown(cell) for cell in cells))
+
+
+@schedule.command
+@placed_command
+@_NAME
+@click.argument("value", type=BYTES)
+@click.option("--every", type=AGE, help="Put an item each 15m, for example; the first one after that time.")
+@click.option("--cron", help="Minute, hour, day, month and weekday, as in '0 3 * * mon-fri', or a name as @daily.")
+@click.option("--timezone", help="The zone of --cron, as in Europe/Berlin.  [default: UTC]")
+@click.option("--missed", type=click.Choice(MISSED), default="one", show_default=True,
+              help="If several times have passed: one item, one for each, or only one of the last minute.")  # fmt: skip
+@KEY
+@click.option("--priority", type=IntRange(-3, 3), default=0, help="Higher priorities are delivered first.")
+@HEADERS
+def add(place: Place, schedule: str, value: bytes, **options: Any) -> None:
+    """Add or change a schedule; prints its next time.
+
+    Example: sej queue schedule add mails nightly 'send the report' --cron '0 3 * * mon-fri'
+    """
+    with place.open() as opened:
+        click.echo(iso_time(opened.put(value, schedule=schedule, **options)))
+
+
+def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) -> None:
+    text = f"{what} Exit code 4: there is none of this name.\n\nExample: sej queue schedule {word} mails nightly"
+
+    @schedule.command(word, help=text)
+    @placed_command
+    @_NAME
+    def changed(place: Place, schedule: str) -> None:
+        with place.open_existing(create=False) as opened:
+            if not change(opened.schedules, schedule):
+                refuse(f"{place.path}: no schedule {schedule!r}; `sej queue schedule list` prints them")
+
+
+_changing("pause", Schedules.pause, "Let the times of a schedule pass without items.")
+_changing("resume", Schedules.resume, "Put items of a schedule again, from its next time on.")
+_changing("remove", Schedules.remove, "Remove a schedule; items that were put stay.")

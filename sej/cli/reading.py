@@ -16,8 +16,6 @@ import click
 from sej.cli.shared.exits import refuse
 from sej.cli.shared.options import (
     BATCH,
-    DIRECTORY,
-    JSON,
     chosen,
     form_options,
     lies_between,
@@ -31,7 +29,7 @@ from sej.cli.shared.options import (
     wait_until_created,
 )
 from sej.cli.shared.output import print_messages
-from sej.cli.shared.parameters import PATH, PLACE, IntRange
+from sej.cli.shared.parameters import DIRECTORY, JSON, PATH, PLACE, IntRange
 from sej.cli.shared.readers import readers_of, require_reader
 from sej.cli.shared.units import Moment, iso_time
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE

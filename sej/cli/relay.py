@@ -1,21 +1,22 @@
-"""``sej relay``: move the rows of an outbox to a journal, see :mod:`sej.contrib.outbox`."""
+"""``sej relay`` and ``sej forward``: from a database to a journal, and from a journal to another program.
+
+See :mod:`sej.contrib.outbox` and :mod:`sej.contrib.forward`.
+"""
 
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.exits import refuse
 from sej.cli.shared.output import counted
-from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.parameters import DIRECTORY, PATH, SIZE, IntRange
 from sej.cli.worker import is_supervised, supervise
-from sej.system.process import set_from_handler
+from sej.system.process import stop_on_signals
 
 
 @click.command
@@ -42,12 +43,38 @@ def relay(database: str, directory: Path, once: bool, **options: Any) -> None:
         try:
             click.echo(counted(relay.run_once(), "row"))
         except failure_of(database) as error:  # without the URL, which may have a password
-            click.echo(f"sej: the database cannot be used: {error}", err=True)
-            raise SystemExit(Exit.MISSING) from error
+            refuse(f"the database cannot be used: {error}")
         return
     if not is_supervised():
         raise SystemExit(supervise(1, reload=False))
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: set_from_handler(stop))
-    relay.run(stop=stop)
+    relay.run(stop=stop_on_signals())
+
+
+@click.command
+@DIRECTORY
+@click.argument("url", metavar="URL")
+@click.option("--reader", default="forward", show_default=True, help="The name under which the offset is kept.")
+@click.option("--batch-bytes", type=SIZE, default="1M", show_default=True, help="About the most bytes of one request.")
+@click.option("--once", is_flag=True, help="Send the existing messages, then end.")
+def forward(directory: Path, url: str, once: bool, **options: Any) -> None:
+    """Send a journal to another program over HTTP, each message at least once.
+
+    URL says to which: http://HOST:4318 is an OpenTelemetry collector, for a journal of its exporters (OTLP).
+    loki+http://HOST:3100?job=NAME is Loki, with the labels of the stream. post+http://HOST/PATH is any program, which
+    gets JSON, one object per line as by `sej scan --json`. The same with https.
+
+    While the receiver is away, the command waits and tries again. A message that it refuses becomes a dead letter.
+    Headers, such as a token, are those of the variable OTEL_EXPORTER_OTLP_HEADERS for a collector, otherwise of
+    SEJ_FORWARD_HEADERS, as in api-key=secret,tenant=shop. SIGTERM ends the command.
+
+    Example: sej forward /var/lib/shop/telemetry http://localhost:4318
+    """
+    from sej.contrib.forward import Forwarder
+
+    logging.basicConfig(format="sej: %(message)s", stream=sys.stderr)
+    try:
+        forwarder = Forwarder(directory, url, **options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    sent = forwarder.run_once() if once else forwarder.run(stop_on_signals())
+    click.echo(counted(sent, "message"))

@@ -21,9 +21,9 @@ import click
 
 from sej.cli.shared.exits import Exit, text_of
 from sej.cli.shared.findings import Finding, findings, package_findings
-from sej.cli.shared.options import JSON, good_end_of
+from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import coloured, shown
-from sej.cli.shared.parameters import DURATION, PATH
+from sej.cli.shared.parameters import DURATION, JSON, PATH
 from sej.cli.shared.readers import holder_of, journals_below, lag_s, queues_of, readers_of, stuck
 from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time

@@ -27,7 +27,7 @@ from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
 from sej.cli.shared.parameters import AGE, DURATION, IntRange
 from sej.queue.interface.values import SERIALIZERS, Limit
 from sej.queue.work import MAX_THREADS, work
-from sej.system.process import set_from_handler
+from sej.system.process import stop_on_signals
 
 _MAX_PROCESSES: Final = 1_000
 """More are a mistake, and could stop the machine."""
@@ -174,11 +174,9 @@ def _end_with(pipe: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def supervise(count: int, *, reload: bool, stopped: threading.Event | None = None) -> int:
+def supervise(count: int, *, reload: bool) -> int:
     """Run this command in other processes until a signal, or until all have ended well; return the exit code."""
-    stopped = stopped or threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: set_from_handler(stopped))
+    stopped = stop_on_signals()
     pipe, _end_pipe = os.pipe()  # its other end is open as long as this process runs
 
     def start() -> subprocess.Popen[bytes]:

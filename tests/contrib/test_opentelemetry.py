@@ -179,7 +179,7 @@ def test_an_url_that_is_not_http_is_refused(tmp_path: Path) -> None:
 
 @cache
 def forks() -> Forkserver:
-    return Forkserver("sej.cli.app", "sej.cli.forward", "sej.contrib.forward", env=ENV)
+    return Forkserver("sej.cli.app", "sej.cli.relay", "sej.contrib.forward", env=ENV)
 
 
 def test_a_forwarder_that_is_killed_loses_nothing(tmp_path: Path, collector: Collector) -> None:

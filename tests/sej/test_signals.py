@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from sej.cli.worker import supervise
 from sej.queue.work import _until_signal
 from sej.system.process import stop_on_signals, wait_for_signal
 from tests.sej.hooks import PATIENCE_S, Worker, until
@@ -29,24 +28,13 @@ def by_command(_: threading.Event) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def by_supervisor(stop: threading.Event) -> Iterator[threading.Event]:
-    before = [signal.getsignal(number) for number in NUMBERS]
-    try:
-        supervise(0, reload=False, stopped=stop)
-        yield stop
-    finally:
-        for number, handler in zip(NUMBERS, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
 def by_work(stop: threading.Event) -> Iterator[threading.Event]:
     with _until_signal(stop):
         yield stop
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("waiting", [by_command, by_supervisor, by_work])
+@pytest.mark.parametrize("waiting", [by_command, by_work])
 def test_a_signal_while_the_main_thread_is_about_to_wait(
     waiting: Callable[[threading.Event], AbstractContextManager[threading.Event]], number: signal.Signals
 ) -> None:

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION
-from sej.cli.shared.terminal import quiet_keys, wait
+from sej.cli.shared.parameters import DURATION, JSON
+from sej.cli.shared.terminal import quiet_keys, until_reader_leaves, wait
 from sej.cli.shared.units import human_duration, iso_time
 from textqueue.commands.opening import (
-    JSON,
     QUEUE,
-    JournalsLike,
     hash_of,
     name_of,
     note_if_foreign,
@@ -164,13 +162,12 @@ def stats(path: Path, json: bool) -> None:
 @QUEUE
 @JSON
 @click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
-@click.pass_obj
-def follow(journals: JournalsLike, path: Path, json: bool, timeout: float | None) -> None:
+def follow(path: Path, json: bool, timeout: float | None) -> None:
     """Print queued messages, and wait for new ones from any program. No message is marked.
 
     Example: sej tq follow jobs.tq
     """
-    with opened(path) as queue, journals.until_reader_leaves():
+    with opened(path) as queue, until_reader_leaves():
         note_if_foreign(queue, path)
         for message in queue.follow(timeout=timeout):
             show(message, path, json=json)

@@ -12,15 +12,14 @@ from typing import Final, NoReturn
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, FilePath, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import DURATION, JSON, FilePath, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.terminal import until_reader_leaves
 from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show
 from textqueue.commands.opening import (
-    JSON,
     NAMES,
     QUEUE,
-    JournalsLike,
     are_names,
     name_of,
     named,
@@ -265,16 +264,7 @@ def _end(claim: Claim, status: MessageStatus, reason: str | None) -> None:
 @click.option("--timeout", type=DURATION, help="Wait for a message, as in 30s. With --all: for each further one.")
 @click.option("--lease", type=DURATION, help="After this time, as in 10m, another worker may take the message.")
 @JSON
-@click.pass_obj
-def claim(
-    journals: JournalsLike,
-    path: Path,
-    command: tuple[str, ...],
-    all_: bool,
-    timeout: float | None,
-    lease: float | None,
-    json: bool,
-) -> None:
+def claim(path: Path, command: tuple[str, ...], all_: bool, json: bool, **options: float | None) -> None:
     """Claim the next queued message, so that no other worker gets it, and run a program with its text as input.
 
     If the program exits with 0, the message is marked as cleared. Otherwise it is put back, or marked as a critical
@@ -291,8 +281,8 @@ def claim(
     if all_ and not command:
         raise click.UsageError("--all needs a program, as in `sej tq claim --all jobs.tq -- ./work`")
     taken, failed = 0, 0
-    with opened(path) as queue, journals.until_reader_leaves():
-        for held in _claims(queue, None if command else shell(), timeout, lease):
+    with opened(path) as queue, until_reader_leaves():
+        for held in _claims(queue, None if command else shell(), **options):
             taken += 1
             if not command:
                 show(held.message, path, json=json)

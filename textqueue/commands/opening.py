@@ -64,7 +64,6 @@ def _work_tree(ledger: str) -> Path | None:
     return None
 
 
-JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f\\]")
 _ESCAPED: Final = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b"\\": b"\\\\"}
 """Control characters are printed as ``sej scan`` prints them."""
@@ -111,9 +110,6 @@ class JournalsLike(Protocol):
 
     def writer(self, path: str | os.PathLike[str]) -> AbstractContextManager[OnceWriter]:
         """Open a writer of a journal."""
-
-    def until_reader_leaves(self) -> AbstractContextManager[None]:
-        """Within this context, a wait ends when the reader of standard output has closed it."""
 
 
 def require(path: Path, *, some: bool = True) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from sej.cli.shared.output import FORMS, form_named, shown
-from sej.cli.shared.parameters import AGE, PATH, PLACE, SIZE, IntRange
+from sej.cli.shared.parameters import AGE, PLACE, SIZE, IntRange
 from sej.cli.shared.units import Moment
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 BATCH: Final = 4096
 """Messages that are read at a time."""
-DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
-JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
 MAX_ATTEMPTS: Final = click.option(
     "--max-attempts",
     type=IntRange(min=1),

@@ -70,6 +70,10 @@ BYTES: Final = _Parsed("text", os.fsencode)
 """The bytes of the argument, whether or not they are UTF-8."""
 
 
+DIRECTORY: Final = click.argument("directory", metavar="DIR", type=PATH)
+JSON: Final = click.option("--json", is_flag=True, help="One JSON object per line.")
+
+
 class ProgramCommand(click.Command):
     """A command that takes a program and its arguments after ``--``."""
 
