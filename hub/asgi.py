@@ -15,11 +15,10 @@ from starlette.types import ASGIApp
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST: Final = re.compile(r"([0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 _GRACE_S: Final = 3
-_POLL_S: Final = 0.2
 
 
 class Listener:
-    """A socket that listens; :meth:`serve` blocks, :meth:`start` uses a thread.
+    """A socket that listens; :meth:`start` serves in a thread.
 
     Attributes:
         address: ``host:port`` with the actual port.
@@ -36,15 +35,14 @@ class Listener:
         Raises:
             OSError: the address is not available.
         """
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._server: _Server | None = None
         self._name = name
         self._socket = _listening(host, port)
         shown, actual = self._socket.getsockname()[:2]
         self.address = f"[{shown}]:{actual}" if ":" in shown else f"{shown}:{actual}"
 
-    def serve(self, app: ASGIApp, stop: threading.Event | None = None, **settings: Any) -> None:
-        """Serve until :meth:`close` or the event; the settings are uvicorn's."""
+    def start(self, app: ASGIApp, **settings: Any) -> None:
+        """Serve in a thread, until :meth:`close`; the settings are uvicorn's."""
         config = uvicorn.Config(
             app,
             timeout_graceful_shutdown=_GRACE_S,
@@ -56,28 +54,17 @@ class Listener:
             proxy_headers=False,
             **settings,
         )
-        asyncio.run(self._serve(config, stop or self._stop))
-
-    def start(self, app: ASGIApp, **settings: Any) -> None:
-        """Serve in a thread, until :meth:`close`."""
-        self._thread = threading.Thread(target=self.serve, args=(app,), kwargs=settings, name=self._name, daemon=True)
+        self._server = _Server(config)
+        serving = self._server.serve_to_the_end([self._socket])
+        self._thread = threading.Thread(target=asyncio.run, args=(serving,), name=self._name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Finish the requests in progress, and stop. A second call does nothing."""
-        self._stop.set()
-        if self._thread is not None:
+        if self._server is not None:
+            self._server.should_exit = True
             self._thread.join()
         self._socket.close()
-
-    async def _serve(self, config: uvicorn.Config, stop: threading.Event) -> None:
-        server = _Server(config)
-        serving = asyncio.create_task(server.serve([self._socket]))
-        while not serving.done() and not (stop.is_set() or self._stop.is_set()):
-            await asyncio.wait([serving], timeout=_POLL_S)
-        server.should_exit = True
-        await serving
-        await _close_late(server)
 
 
 def name_in(host: str) -> str:
@@ -86,24 +73,24 @@ def name_in(host: str) -> str:
     return "" if found is None else found[1].strip("[]").lower()
 
 
-async def _close_late(server: uvicorn.Server) -> None:
-    """Close the connections that came while the server stopped: nothing else closes their sockets."""
-    late = asyncio.all_tasks() - {asyncio.current_task()}
-    if late:
-        await asyncio.wait(late, timeout=_GRACE_S)
-    for connection in list(server.server_state.connections):
-        if connection.transport is not None:
-            connection.transport.abort()
-    await asyncio.sleep(0)  # the loop closes an aborted one in its next round
-    await asyncio.sleep(0)
-
-
 class _Server(uvicorn.Server):
     """Leaves signals to the program that uses it."""
 
     def capture_signals(self) -> Any:
         """Capture no signals."""
         return nullcontext()
+
+    async def serve_to_the_end(self, sockets: list[socket.socket]) -> None:
+        """Serve, and close the connections that came while the server stopped: nothing else closes their sockets."""
+        await self.serve(sockets)
+        late = asyncio.all_tasks() - {asyncio.current_task()}
+        if late:
+            await asyncio.wait(late, timeout=_GRACE_S)
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(0)  # the loop closes an aborted one in its next round
+        await asyncio.sleep(0)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sized
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +34,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, NotAJournalError, SejError
 from sej.system.disk import OS, read_small, replace_file
 from sej.system.paths import absolute_path
-from sej.system.process import stop_on_signals
+from sej.system.process import stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:
     from hub.readers import Holder
@@ -372,5 +371,5 @@ def ui(paths: tuple[Path, ...], certificate: Path | None, key: Path | None, **op
         text = str(error).replace("pass certificate, key and tokens", "use --certificate, --key and --tokens")
         raise click.UsageError(text) from None
     click.echo(f"the page is at {server.url}")
-    with closing(server):
-        server.serve(stop)
+    with server:
+        wait_for_signal(stop)

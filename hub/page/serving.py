@@ -7,11 +7,10 @@ once, as a template on the server.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -28,9 +27,11 @@ from hub.page.journal import damage, journal, message, message_at, messages, que
 from hub.page.overview import overview
 from hub.page.sampler import Sampler, place_of
 from hub.page.views import Context, MissingError, PageFunction, View, address, templates
-from hub.store import Counting
 from hub.tokens import Tokens
 from sej.errors import InvalidNameError, LockedError, NotAJournalError, QueueNotFoundError, SejError
+
+if TYPE_CHECKING:
+    from hub.wire.server import Server
 
 PAGES: Final[Mapping[str, PageFunction]] = {
     "": overview,
@@ -57,7 +58,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 
 class PageServer:
-    """Serves the page of some paths; :meth:`serve` blocks, :meth:`start` uses a thread.
+    """Serves the page of some paths in a thread, inside a ``with`` block.
 
     Attributes:
         address: the address that it listens on, as ``host:port`` with the actual port.
@@ -82,7 +83,7 @@ class PageServer:
         key: str | os.PathLike[str] | None = None,
         tokens: Tokens | str | os.PathLike[str] | None = None,
         allow_changes: bool = False,
-        hub: Counting | None = None,
+        hub: Server | None = None,
     ) -> None:
         """Listen; nothing is served yet.
 
@@ -131,26 +132,14 @@ class PageServer:
         )
         self._tls = {"ssl_certfile": certificate, "ssl_keyfile": key}
 
-    def serve(self, stop: threading.Event | None = None) -> None:
-        """Serve until :meth:`close` or the event."""
-        self._listener.serve(self._guard, stop, **self._tls)
-
-    def start(self) -> None:
-        """Serve in a thread, until :meth:`close`."""
-        self._listener.start(self._guard, **self._tls)
-
-    def close(self) -> None:
-        """Finish the requests in progress, and stop. A second call does nothing."""
-        self._listener.close()
-
     def __enter__(self) -> Self:
         """Serve in a thread and return the server."""
-        self.start()
+        self._listener.start(self._guard, **self._tls)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
-        self.close()
+        """Finish the requests in progress, and stop."""
+        self._listener.close()
 
 
 class Site:

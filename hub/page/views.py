@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hub.page.sampler import Place, Sampler
-from hub.store import Counting
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError
 from sej.journal.directory import Directory
 from sej.system.disk import OS
+
+if TYPE_CHECKING:
+    from hub.wire.server import Server
 
 LIVE_S: Final = 2.0
 """How often a browser asks for a page of one journal, queue or file."""
@@ -112,7 +114,7 @@ class Context(NamedTuple):
     places: Sequence[Place]
     sampler: Sampler
     allow_changes: bool
-    hub: Counting | None = None
+    hub: Server | None = None
 
     def links(self) -> list[tuple[str, str, str]]:
         """Return what the navigation lists: kind, name and address."""
