@@ -27,11 +27,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 from hub.errors import HubError, SourceError
 from hub.naming import Source, find_sources, require_root, source_path
-from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, refuse_pickling, require
+from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, require
 from sej.codec.format import MAX_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
@@ -45,6 +45,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.offset import Offset, read_offset
 from sej.system.disk import OS, Disk, is_scarce, spare_files
+from sej.system.lifecycle import Closing
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, whole
@@ -301,7 +302,7 @@ _Entry = tuple[int, str, int, str, _Slot, Message]
 """An entry of the heap: the order, then the slot and its message. No two entries are equal in their order."""
 
 
-class Merge:
+class Merge(Closing):
     """Reads all client directories of a hub as one stream, and commits how far it has read.
 
     Use it from one thread. After :meth:`close` every call raises :class:`~sej.ClosedError`.
@@ -322,8 +323,6 @@ class Merge:
         ...     m.commit()
         [('a', b'first'), ('b', b'second'), ('a', b'third')]
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -480,14 +479,6 @@ class Merge:
         if self._root_watch is not None:
             self._root_watch.close()
         self._vector.close()
-
-    def __enter__(self) -> Self:
-        """Return the merge."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close, without a commit."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show root and reader."""

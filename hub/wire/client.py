@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -46,7 +46,6 @@ from sej.checks import (
     TEXT,
     instance_of,
     optional,
-    refuse_pickling,
     require,
 )
 from sej.codec import decode_many, encode
@@ -54,6 +53,7 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
 from sej.fork import notice_fork, watch_forks
 from sej.message import Message
+from sej.system.lifecycle import Closing
 from sej.system.process import keep_freed_up_to
 
 _CONNECT_MS: Final = 5_000
@@ -104,7 +104,7 @@ class Listed(NamedTuple):
     messages: int | None = None
 
 
-class Client:
+class Client(Closing):
     """A connection to a hub; threads may share it.
 
     After :meth:`close` every call raises :class:`~sej.ClosedError`.
@@ -113,8 +113,6 @@ class Client:
         address: the hub's address.
         client_id: the id of this client.
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -482,14 +480,6 @@ class Client:
         keep_unused((self._channel, self._calls, self._credentials))
         self._channel = self._credentials = None
         self._calls = {}
-
-    def __enter__(self) -> Self:
-        """Return the client."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the connection."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show address and client id."""

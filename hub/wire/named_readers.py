@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from hub.errors import UnavailableError
 from hub.naming import Source, check_journal
@@ -34,6 +34,7 @@ from sej.errors import (
 )
 from sej.journal.directory import check_name
 from sej.message import Message
+from sej.system.lifecycle import Closing
 from sej.system.locks import host_name
 
 _LEASE_S: Final = 30.0
@@ -291,7 +292,7 @@ def _is_there(client: Client, source: Source, last: Message) -> bool:
     return not found or found[0].offset != last.offset or found[0] == last
 
 
-class Reader:
+class Reader(Closing):
     """The messages of a journal on a hub, from the offset that the hub keeps for a name; a context manager.
 
     One program at a time has a name in a journal. Retention on the hub waits for it, and `sej hub ls` shows its lag.
@@ -310,8 +311,6 @@ class Reader:
         ...                 reader.commit()
         [b'a', b'b']
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -406,11 +405,3 @@ class Reader:
     def close(self) -> None:
         """Give the reader back."""
         self._held.close()
-
-    def __enter__(self) -> Self:
-        """Return the reader."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()

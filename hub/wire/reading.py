@@ -8,7 +8,7 @@ can be bounded (:mod:`hub.wire.answers`).
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Final, Self
+from typing import Final
 
 from hub.errors import UnavailableError
 from hub.naming import Source, no_such_journal, source_path
@@ -27,6 +27,7 @@ from sej.journal.identity import Incarnation, journal_id
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
+from sej.system.lifecycle import Closing
 
 PIECE_BYTES: Final = LEAST_BYTES
 """Bytes of a journal that are read at one time."""
@@ -127,7 +128,7 @@ def find_time(store: Store, source: Source, timestamp: int) -> int:
     return min(Journal(source_path(store.root, source)).find_time(timestamp), store.end_offset(*source))
 
 
-class Reader:
+class Reader(Closing):
     """Reads a journal in pieces for one call, within the memory granted to the call.
 
     Attributes:
@@ -250,14 +251,6 @@ class Reader:
     def close(self) -> None:
         """Close the segment."""
         self._cursor.close()
-
-    def __enter__(self) -> Self:
-        """Return the reader."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the reader."""
-        self.close()
 
     def _next(self) -> bytes:
         if self._error is not None:

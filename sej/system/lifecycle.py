@@ -32,11 +32,13 @@ stays open, and afterwards it is closed but holds some of its files. In both cas
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, Self
 
+from sej.checks import refuse_pickling
 from sej.errors import ClosedError, LockedError, LockLostError, SejError, WriterFailedError
 from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.system.disk import of_system
@@ -246,3 +248,21 @@ class Lifecycle:
         self.forked = True
         if self._owner is not None:
             self._owner._close_copies()
+
+
+class Closing(ABC):
+    """An object that a ``with`` block closes at its end. It cannot be pickled."""
+
+    __reduce__ = refuse_pickling
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close everything; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        """Return the object."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the object."""
+        self.close()
