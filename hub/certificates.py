@@ -39,14 +39,19 @@ _VALIDITY: Final = re.compile(rb"\x30[\x1e\x20\x22]" + _TIME + _TIME)
 _PathLike = str | os.PathLike[str]
 
 
+def is_text(source: _PathLike | None) -> bool:
+    """Return whether this is PEM text instead of a path."""
+    return isinstance(source, str) and PEM in source
+
+
 def pem_of(source: _PathLike) -> bytes:
     """Return the PEM text of a file, or the text itself if ``source`` is PEM text instead of a path.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if isinstance(source, str) and PEM in source:
-        return source.encode()
+    if is_text(source):
+        return str(source).encode()
     try:
         return Path(source).read_bytes()
     except FileNotFoundError as error:
@@ -54,7 +59,7 @@ def pem_of(source: _PathLike) -> bytes:
 
 
 def _name_of(source: _PathLike) -> str:
-    return "the PEM text" if isinstance(source, str) and PEM in source else os.fspath(source)
+    return "the PEM text" if is_text(source) else os.fspath(source)
 
 
 def check_certificates(ca: _PathLike | None, certificate: _PathLike | None, key: _PathLike | None) -> None:
@@ -136,6 +141,19 @@ def check_time(certificate: _PathLike | None) -> None:
     """
     if wrong := out_of_date(certificate):
         raise SejError(f"{wrong}, then start again")
+
+
+def require_private(address: str, tls: ServerTLS | None, *, allow_plaintext: bool) -> None:
+    """Check that a server listens on this machine only, or uses TLS, or may use plain text.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if tls is None and not allow_plaintext and not is_loopback(address):
+        raise ValueError(
+            f"{address} can be reached from other machines, where tokens and messages would cross the network in plain"
+            " text; pass tls=ServerTLS(...) or allow_plaintext=True"
+        )
 
 
 def is_loopback(address: str) -> bool:
@@ -226,7 +244,7 @@ class ClientTLS(NamedTuple):
     def absolute(self) -> ClientTLS:
         """Return the same files by absolute paths. A relative one means the current directory of this call."""
         ca, certificate, key = (
-            given if given is None or (isinstance(given, str) and PEM in given) else absolute_path(given)
+            given if given is None or is_text(given) else absolute_path(given)
             for given in (self.ca, self.certificate, self.key)
         )
         return self._replace(ca=ca, certificate=certificate, key=key)
@@ -245,7 +263,7 @@ class ClientTLS(NamedTuple):
     def stamp(self) -> object:
         """Return what changes if a file is renewed."""
         return [
-            None if given is None or (isinstance(given, str) and PEM in given) else OS.status(given)
+            None if given is None or is_text(given) else OS.status(given)
             for given in (self.ca, self.certificate, self.key)
         ]
 
@@ -253,24 +271,10 @@ class ClientTLS(NamedTuple):
 class _Use:
     """Whether this process, or one that it was forked from, has used gRPC."""
 
-    def __init__(self) -> None:
-        """Nothing was used."""
-        self._started = self._lost = False
-
-    def start(self, what: str) -> None:
-        """See :func:`use_grpc`."""
-        notice_fork()
-        if self._lost:
-            raise ClosedError(
-                f"{what} cannot be used here: this process was forked from one that used gRPC, and gRPC does not work"
-                ' after a fork; start the process with the method "spawn" or "forkserver" of multiprocessing'
-            )
-        if not self._started:
-            self._started = True
-            watch_forks(self)
+    started = lost = False
 
     def _after_fork(self) -> None:
-        self._lost = os.environ.get("GRPC_ENABLE_FORK_SUPPORT") == "0"
+        self.lost = os.environ.get("GRPC_ENABLE_FORK_SUPPORT") == "0"
 
 
 _use: Final = _Use()
@@ -291,4 +295,12 @@ def use_grpc(what: str) -> None:
     Raises:
         ClosedError: the process was forked from one that had used gRPC.
     """
-    _use.start(what)
+    notice_fork()
+    if _use.lost:
+        raise ClosedError(
+            f"{what} cannot be used here: this process was forked from one that used gRPC, and gRPC does not work after"
+            ' a fork; start the process with the method "spawn" or "forkserver" of multiprocessing'
+        )
+    if not _use.started:
+        _use.started = True
+        watch_forks(_use)

@@ -28,19 +28,14 @@ _OPTIONS: Final = {
 }
 
 
-def host_and_port(_: click.Context, __: click.Parameter, address: str) -> str:
+def host_and_port(_: click.Context, __: click.Parameter, address: str | None) -> str | None:
     """Check an address of the command line."""
     from hub.certificates import absolute_address
 
     try:
-        return absolute_address(address)
+        return None if address is None else absolute_address(address)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-
-
-def http_address(context: click.Context, parameter: click.Parameter, address: str | None) -> str | None:
-    """Check an optional address of the command line."""
-    return None if address is None else host_and_port(context, parameter, address)
 
 
 def token_in(path: Path | None) -> str | None:

@@ -27,7 +27,7 @@ from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -39,7 +39,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hub.asgi import LOOPBACK, Listener, name_in
-from hub.certificates import ServerTLS, absolute_address, check_certificates, check_time, is_loopback
+from hub.certificates import ServerTLS, absolute_address, is_loopback, require_private
 from hub.errors import AccessError, ConflictError
 from hub.naming import Source
 from hub.wire import hub_pb2 as pb
@@ -52,6 +52,7 @@ from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP
 from sej.errors import InvalidMessageError
 from sej.message import Message
 from sej.system.disk import spare_files
+from sej.system.lifecycle import Closing
 
 _STATUSES: Final = {
     "name": 400,
@@ -181,7 +182,7 @@ class Caller:
 _Call = Callable[[Any, Request], Awaitable[Response]]
 
 
-class HttpServer:
+class HttpServer(Closing):
     """Serves a hub over HTTP, in a thread; starts when it is created.
 
     Attributes:
@@ -216,15 +217,10 @@ class HttpServer:
         if address.startswith("unix") or not host:
             raise ValueError(f"HTTP needs host:port, got {address!r}")
         self._is_local = is_loopback(address)
-        if tls is None and not allow_plaintext and not self._is_local:
-            raise ValueError(
-                f"{address} can be reached from other machines, where tokens and messages would cross the network in"
-                " plain text; pass tls=ServerTLS(...) or allow_plaintext=True"
-            )
+        require_private(address, tls, allow_plaintext=allow_plaintext)
         settings: dict[str, Any] = {"http": _Protocol, "limit_concurrency": max(spare_files() // 4, 1)}
         if tls is not None:
-            check_certificates(tls.client_ca, tls.certificate, tls.key)
-            check_time(tls.certificate)
+            tls.pem()
             settings |= {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
             if tls.client_ca is not None:
                 settings |= {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
@@ -249,14 +245,6 @@ class HttpServer:
         for caller in reversed(list(self._callers)):  # those that wait for memory before those that have it
             caller.end()
         self._listener.close()
-
-    def __enter__(self) -> Self:
-        """Return the server."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the server."""
-        self.close()
 
     async def answer(self, call: _Call, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request with what a call returns, or with its error."""

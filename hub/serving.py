@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from hub.credentials import PLAINTEXT, host_and_port, http_address, option_names, require_pair
+from hub.credentials import PLAINTEXT, host_and_port, option_names, require_pair
 from hub.store import MIN_FREE_BYTES, Store
 from sej.cli.shared.parameters import PATH, SIZE, IntRange
 from sej.system.process import keep_freed_memory, stop_on_signals, wait_for_signal
@@ -27,9 +27,9 @@ _ARENAS: Final = 4
 """Python code runs in one thread at a time, so more arenas do not help, and each keeps memory."""
 
 
-def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]:
-    """Add an option for a number that is at least 1."""
-    return click.option(name, type=IntRange(min=1), default=default, show_default=True, help=what)
+def _limit(name: str, default: int, what: str, *argument: str) -> Callable[[_Command], _Command]:
+    """Add an option for a number that is at least 1; the argument is named like the option, or as given."""
+    return click.option(name, *argument, type=IntRange(min=1), default=default, show_default=True, help=what)
 
 
 @click.command
@@ -37,7 +37,7 @@ def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]
 @click.option(
     "--address", default="127.0.0.1:7890", show_default=True, callback=host_and_port, help="The address to listen on."
 )
-@click.option("--http", metavar="ADDRESS", callback=http_address, help="Serve HTTP with JSON on this address, too.")
+@click.option("--http", metavar="ADDRESS", callback=host_and_port, help="Serve HTTP with JSON on this address, too.")
 @click.option("--certificate", type=PATH, help="The server's certificate, PEM.")
 @click.option("--key", type=PATH, help="Its private key, PEM.")
 @click.option("--client-ca", type=PATH, help="Mutual TLS: the authority that signs client certificates.")
@@ -52,7 +52,7 @@ def _limit(name: str, default: int, what: str) -> Callable[[_Command], _Command]
 @_limit(
     "--max-copiers", 256, "How many copiers (sej hub push) may send at the same time; further ones are refused for now."
 )
-@_limit("--put-threads", 32, "How many puts are served at the same time; further ones wait.")
+@_limit("--put-threads", 32, "How many puts are served at the same time; further ones wait.", "threads")
 @click.option(
     "--answer-bytes",
     type=SIZE,
@@ -82,15 +82,11 @@ def serve(
     plaintext: bool,
     max_open: int,
     min_free: int,
-    max_streams: int,
-    max_followers: int,
-    max_copiers: int,
-    put_threads: int,
-    answer_bytes: int,
     client_bytes: int | None,
     metrics: int | None,
     page: int | None,
     allow_changes: bool,
+    **limits: int,
 ) -> None:
     """Serve a root until SIGTERM or an interrupt; acknowledged messages are on the disk.
 
@@ -109,18 +105,7 @@ def serve(
         keep_freed_memory(_BLOCK_BYTES, _KEPT_BYTES, _ARENAS)
         store = stack.enter_context(Store(root, max_open, max_client_bytes=client_bytes, min_free_bytes=min_free))
         server = stack.enter_context(
-            Server(
-                store,
-                address,
-                tls=tls,
-                tokens=tokens,
-                allow_plaintext=plaintext,
-                max_streams=max_streams,
-                max_followers=max_followers,
-                max_copiers=max_copiers,
-                threads=put_threads,
-                answer_bytes=answer_bytes,
-            )
+            Server(store, address, tls=tls, tokens=tokens, allow_plaintext=plaintext, **limits)
         )
         if http is not None:
             from hub.http import HttpServer

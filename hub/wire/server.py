@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import ExitStack
-from typing import Final, Self
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from hub.certificates import ServerTLS, absolute_address, is_loopback, keep_unused, use_grpc, validity_of
+from hub.certificates import ServerTLS, absolute_address, keep_unused, require_private, use_grpc, validity_of
 from hub.store import Counts, Store
 from hub.tokens import Tokens
 from hub.wire.access import Guard
@@ -33,12 +33,12 @@ from sej.checks import (
     between,
     instance_of,
     optional,
-    refuse_pickling,
     require,
 )
 from sej.durations import Seconds, seconds
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import spare_files
+from sej.system.lifecycle import Closing
 from sej.system.process import keep_freed_up_to
 
 _SERVICES: Final = ("", "hub.Hub")
@@ -51,7 +51,7 @@ _HANDSHAKE_MS: Final = 10_000
 """How long a new connection may take until its caller speaks HTTP/2."""
 
 
-class Server:
+class Server(Closing):
     """Serves a store; starts when it is created.
 
     Attributes:
@@ -66,8 +66,6 @@ class Server:
         ...     server.address.startswith("127.0.0.1:")
         True
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -139,11 +137,7 @@ class Server:
         if isinstance(tokens, str):
             PATH("tokens", tokens)
         absolute_address(address)
-        if tls is None and not allow_plaintext and not is_loopback(address):
-            raise ValueError(
-                f"{address} can be reached from other machines, where tokens and messages would cross the network in"
-                " plain text; pass tls=ServerTLS(...) or allow_plaintext=True"
-            )
+        require_private(address, tls, allow_plaintext=allow_plaintext)
         limits = Limits(
             threads, max_calls, max_streams, max_followers, max_copiers, max_message_bytes, max_answer_bytes,
             answer_bytes, seconds("wait_s", wait_s), seconds("stall_s", stall_s), seconds("idle_s", idle_s),
@@ -235,14 +229,6 @@ class Server:
     def _after_fork(self) -> None:
         self._stopped = True
         keep_unused(self._server)
-
-    def __enter__(self) -> Self:
-        """Return the server."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the server."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show the address."""
