@@ -6,7 +6,7 @@ modules, in the order in which they are best read::
     client, server, service                a connection; the server; its calls, as calls of hub.Store
     frames, status                         messages, columns and errors as bytes
     reading, answers, named_readers        reading from a hub; memory and threads of its calls; named readers
-    copier, directory_copier               copies a journal: all of it, one directory
+    copier                                 copies journals
     access                                 who may call what
     metrics                                Prometheus
     hub_pb2                                generated from hub.proto
@@ -22,8 +22,7 @@ try:
     from hub.certificates import ClientTLS, ServerTLS
     from hub.tokens import Tokens, make_token
     from hub.wire.client import Client, JournalState, Listed
-    from hub.wire.copier import Copier
-    from hub.wire.directory_copier import Progress
+    from hub.wire.copier import Copier, Progress
     from hub.wire.frames import Rows
     from hub.wire.named_readers import Reader
     from hub.wire.server import Server

@@ -9,7 +9,7 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier
-from hub.wire.directory_copier import DirectoryFeed, Progress, Run
+from hub.wire.copier import DirectoryFeed, Progress, Run
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
 from tests.hub.support import fill, same_bytes, serving
@@ -18,7 +18,7 @@ from tests.sej.support import sample
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 
 WINDOWS = {
-    "hub.wire.directory_copier": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
+    "hub.wire.copier": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
     "hub.merge": ["_LEAST_CHUNK_BYTES", "CHUNK_BYTES"],
 }
 LEAST = 200
