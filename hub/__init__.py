@@ -4,7 +4,7 @@ This package has no network code: :class:`Store` stores messages, :class:`Merge`
 stream. ``hub.wire`` adds gRPC; importing ``hub`` loads none of it. Public names are imported at their first use.
 The modules, in the order in which they are best read::
 
-    naming, store, pool                    names of directories; what stores messages; its open writers
+    naming, store                          names of directories; what stores messages
     batch                                  what a client sends, and may send
     readers, jobs                          readers and jobs of programs on other machines
     merge                                  all journals as one stream, and what of it is committed

@@ -51,15 +51,28 @@ class Batch:
         first: the first offset.
         known: after :meth:`look`, the messages below the expected offset.
         size: after :meth:`look`, the bytes of the other messages.
+        sync: whether they must be durable.
+        create: whether they may begin a journal.
+        lost_from: if this offset is expected, the messages before these are lost.
+        at_end: whether they get the next offsets instead of their own.
     """
 
-    def __init__(self, given: bytes | bytearray | memoryview | list[Message]) -> None:
-        """Take whole messages, at least one.
+    def __init__(
+        self,
+        given: bytes | bytearray | memoryview | list[Message],
+        *,
+        sync: bool = True,
+        create: bool = True,
+        lost_from: int | None = None,
+        at_end: bool = False,
+    ) -> None:
+        """Take whole messages, at least one, and how to store them: see :class:`hub.Store`.
 
         Raises:
             DecodeError: the bytes are too few for one message.
             InvalidMessageError: the first offset is beyond the largest one, or a message does not fit the format.
         """
+        self.sync, self.create, self.lost_from, self.at_end = sync, create, lost_from, at_end
         self.known: Sequence[Message] = ()
         self._messages: list[Message] = []
         """Not encoded yet: the writer encodes all of them together, which is faster."""

@@ -1,13 +1,17 @@
 """The store: stores the messages of many clients, each journal in a SEJ directory of its own, under their own offsets.
 
-Built on :class:`sej.Writer` for the journals, :mod:`hub.pool` for the open ones and :mod:`hub.batch` for what is
-accepted. It has no network code.
+Built on :class:`sej.Writer` for the journals and :mod:`hub.batch` for what is accepted. It has no network code.
 
 :meth:`Store.put` is idempotent by offset, and once it has returned, the messages are on the disk. A batch is stored or
 refused as a whole; only a failing disk may keep a prefix, which the resend finds. Each directory has its own lock, so
 one client never waits for another one's disk, and concurrent batches of one directory share a sync. A gap is refused,
 and so is a stored offset that is sent again with other bytes. Offsets that the hub has deleted cannot be compared: they
 are accepted unchecked, and counted.
+
+A limited number of writers is open, shared by threads, the least recently used closed first. A borrowed entry keeps its
+writer open. Lock order: an entry's lock, then the pool's condition; never the reverse, and nothing slow under the
+condition. The thread that opens a writer holds its entry's lock, so that other threads wait for that directory alone.
+Entries in use are never closed, so a thread that waits for room only waits for users that need no room themselves.
 """
 
 from __future__ import annotations
@@ -17,15 +21,14 @@ import logging
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple
 
 from hub.batch import Batch, Limits, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
-from hub.pool import Entry, WriterPool
 from sej.checks import (
     COUNT,
     DISK,
@@ -35,12 +38,12 @@ from sej.checks import (
     POSITIVE,
     instance_of,
     optional,
-    refuse_pickling,
     require,
     require_messages,
 )
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import (
+    ClosedError,
     DecodeError,
     InvalidMessageError,
     JournalNotFoundError,
@@ -56,6 +59,7 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS, Disk, spare_files
+from sej.system.lifecycle import Closing
 from sej.system.locks import Lock
 from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
@@ -154,15 +158,7 @@ class Counts(NamedTuple):
     answers_waiting: int
 
 
-class Counting(Protocol):
-    """A server that counts."""
-
-    def counts(self) -> Counts:
-        """Return what it has counted."""
-        ...
-
-
-class Store:
+class Store(Closing):
     """A hub's root, open for writing; shared by any number of threads.
 
     Attributes:
@@ -177,8 +173,6 @@ class Store:
         1
         [Message(offset=0, timestamp=1, type=0, key=b'key', value=b'value')]
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -233,7 +227,7 @@ class Store:
         self._limits = Limits(self.root, max_client_bytes, min_free_bytes, disk)
         room = spare_files()
         most = max(room - _OTHER_FILES, room // 2) // _FILES_A_WRITER
-        self._pool = WriterPool(self, max(min(max_open, most), 1))
+        self._pool = _Pool(self, max(min(max_open, most), 1))
 
     # --- writing
 
@@ -265,7 +259,7 @@ class Store:
         batch = require_messages(messages)
         if not batch:
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Batch(batch), sync=True)
+        return self._take(check_journal(client_id, journal_dir), Batch(batch))
 
     def put_encoded(
         self,
@@ -297,9 +291,8 @@ class Store:
         """
         if not len(data):
             return self.end_offset(client_id, journal_dir)
-        return self._take(
-            check_journal(client_id, journal_dir), Batch(data), sync=sync, create=create, lost_from=lost_from
-        )
+        batch = Batch(data, sync=sync, create=create, lost_from=lost_from)
+        return self._take(check_journal(client_id, journal_dir), batch)
 
     def append(self, client_id: str, journal_dir: str, messages: Iterable[Message]) -> range:
         """Store messages under the next offsets instead of their own; they are durable when it returns.
@@ -316,7 +309,7 @@ class Store:
         if not found:
             end = self.end_offset(client_id, journal_dir)
             return range(end, end)
-        end = self._take(check_journal(client_id, journal_dir), Batch(found), sync=True, at_end=True)
+        end = self._take(check_journal(client_id, journal_dir), Batch(found, at_end=True))
         return range(end - len(found), end)
 
     def sync(self, client_id: str, journal_dir: str) -> int:
@@ -485,36 +478,17 @@ class Store:
         """
         self._pool.close()
 
-    def __enter__(self) -> Self:
-        """Return the store."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the store."""
-        self.close()
-
     def __repr__(self) -> str:
         """Show the root."""
         return f"<hub.Store {self.root!r}>"
 
     # --- internals
 
-    def _take(
-        self,
-        source: Source,
-        batch: Batch,
-        *,
-        sync: bool,
-        create: bool = True,
-        lost_from: int | None = None,
-        at_end: bool = False,
-    ) -> int:
+    def _take(self, source: Source, batch: Batch) -> int:
         start = time.perf_counter()
         try:
             with self._pool.borrow(source) as entry:
-                due, end = self._append(
-                    source, entry, batch, sync=sync, create=create, lost_from=lost_from, at_end=at_end
-                )
+                due, end = self._append(source, entry, batch)
         except DecodeError as error:
             refusal: SejError = error
             if error.found is not None:
@@ -534,23 +508,13 @@ class Store:
         self.counters.count_batch(end - due, batch.size, time.perf_counter() - start)
         return end
 
-    def _append(
-        self,
-        source: Source,
-        entry: Entry,
-        batch: Batch,
-        *,
-        sync: bool,
-        create: bool,
-        lost_from: int | None,
-        at_end: bool,
-    ) -> tuple[int, int]:
+    def _append(self, source: Source, entry: _Entry, batch: Batch) -> tuple[int, int]:
         """Append what is new in a batch; return the next offset as it was before, and as it is now."""
         writer: Writer | None = None
         try:
             with entry.lock:
                 new = entry.writer is None and not self._has(source)
-                if new and not create:
+                if new and not batch.create:
                     raise GapError(
                         f"{source}: the hub does not have this journal, and this batch is not its beginning;"
                         " send the journal's first messages before this batch",
@@ -562,11 +526,11 @@ class Store:
                     self._limits.admit(source.client, batch.size)
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
-                if at_end:
+                if batch.at_end:
                     if new and due:  # its messages were encoded for a new one
                         raise UnavailableError("another process has just created this journal; try again later")
                     batch.first = due
-                if due == lost_from and due < batch.first:
+                if due == batch.lost_from and due < batch.first:
                     writer.end.leave_out(batch.first, "the client lost them before they were copied")
                     _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)
                     due = batch.first
@@ -578,7 +542,7 @@ class Store:
                         self._limits.admit(source.client, batch.size)
                 batch.append(writer)
                 end = writer.offset
-            if sync:
+            if batch.sync:
                 writer.sync()
         except WriterFailedError:
             if writer is not None:
@@ -639,3 +603,143 @@ def _unavailable(error: LockedError | WriterFailedError) -> UnavailableError:
     kind = DiskLowError if cause.errno in (errno.ENOSPC, errno.EDQUOT) else UnavailableError
     reason = f"try again later: the hub's disk failed: {cause.strerror or type(cause).__name__}"
     return kind(reason, path=error.path, offset=error.offset)
+
+
+class _Entry:
+    """One directory: its lock, and its writer while it is open."""
+
+    __slots__ = ("lock", "users", "writer")
+
+    def __init__(self) -> None:
+        """Create an entry without a writer."""
+        self.lock = threading.Lock()
+        self.writer: Writer | None = None
+        self.users = 0
+
+
+class _Pool:
+    """Opens writers at their first use, and closes the least recently used one to make room."""
+
+    def __init__(self, store: Store, max_open: int) -> None:
+        """Create a pool without writers.
+
+        Args:
+            store: opens the writers.
+            max_open: the most writers open at one time.
+        """
+        self._store = store
+        self._max_open = max_open
+        self._entries: OrderedDict[Source, _Entry] = OrderedDict()
+        self._condition = threading.Condition(threading.Lock())
+        self._open = 0
+        self._closed = False
+
+    @property
+    def open_writers(self) -> int:
+        """The number of open writers."""
+        return self._open
+
+    @contextmanager
+    def borrow(self, source: Source) -> Iterator[_Entry]:
+        """Borrow the entry of a source until the block ends; its writer may not be open yet.
+
+        Raises:
+            ClosedError: the pool was closed; raised when the block begins.
+        """
+        with self._condition:
+            if self._closed:
+                raise ClosedError("the store is closed; open another one", path=self._store.root)
+            entry = self._entries.setdefault(source, _Entry())
+            self._entries.move_to_end(source)
+            entry.users += 1
+        try:
+            yield entry
+        finally:
+            self._give_back(source, entry)
+
+    def writer(self, source: Source, entry: _Entry, first_offset: int) -> Writer:
+        """Return the writer of a borrowed entry whose lock the caller holds; one that failed is reopened."""
+        if entry.writer is not None:
+            return entry.writer
+        self._make_room()
+        try:
+            entry.writer = self._store.open_writer(source, first_offset)
+        except BaseException:
+            self._made_room()
+            raise
+        return entry.writer
+
+    def drop(self, entry: _Entry, failed: Writer) -> None:
+        """Close a writer that failed, so that the next caller reopens it and finds what is on disk."""
+        with entry.lock:
+            if entry.writer is failed:
+                self._close_entry(entry)
+
+    def close(self) -> None:
+        """Refuse new users, wait for current ones, and close every writer.
+
+        Raises:
+            SejError: a last write or sync failed; the others were closed anyway.
+        """
+        with self._condition:
+            self._closed = True
+            self._condition.wait_for(lambda: not any(entry.users for entry in self._entries.values()))
+            entries = list(self._entries.values())
+            self._entries.clear()
+        failure: SejError | None = None
+        for entry in entries:
+            with entry.lock:
+                try:
+                    self._close_entry(entry, quiet=False)
+                except SejError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _give_back(self, source: Source, entry: _Entry) -> None:
+        """End the use of an entry."""
+        with self._condition:
+            entry.users -= 1
+            if not entry.users and entry.writer is None and self._entries.get(source) is entry:
+                del self._entries[source]
+            self._condition.notify_all()
+
+    def _made_room(self) -> None:
+        with self._condition:
+            self._open -= 1
+            self._condition.notify_all()
+
+    def _make_room(self) -> None:
+        """Reserve room for one more, by closing the least recently used writer or by waiting for one that is in use."""
+        while True:
+            with self._condition:
+                if self._open < self._max_open:
+                    self._open += 1
+                    return
+                idle = next(
+                    ((s, e) for s, e in self._entries.items() if not e.users and e.writer is not None),
+                    None,
+                )
+                if idle is None:
+                    self._condition.wait()
+                    continue
+                source, entry = idle
+                entry.users += 1
+            try:
+                with entry.lock:
+                    self._close_entry(entry)
+            finally:
+                self._give_back(source, entry)
+
+    def _close_entry(self, entry: _Entry, *, quiet: bool = True) -> None:
+        writer, entry.writer = entry.writer, None
+        if writer is None:
+            return
+        try:
+            writer.close()
+        except WriterFailedError:
+            # Acknowledged messages are durable already; the next opening finds what else reached the disk.
+            if not quiet:
+                raise
+        finally:
+            self._made_room()
