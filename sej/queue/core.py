@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from sej.errors import InvalidNameError, LockLostError, SejError
@@ -22,7 +23,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
-from sej.queue.log.lock import Holders
+from sej.queue.log.lock import Holders, Watchers
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
 from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
@@ -33,7 +34,7 @@ from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
 from sej.system.paths import Resolved
-from sej.system.watch import Watch
+from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedOptions, SharedWriter
 
 ORDERS: Final = ("ready", "key")
@@ -43,8 +44,8 @@ ON_DEAD: Final = ("next", "block")
 _KEEP_NS: Final = 1_000_000_000
 _SUFFIX: Final = ".queue"
 _PARTS: Final = (
-    *(("syncer", "close"), ("holders", "release"), ("log", "close"), ("fresh", "close"), ("others", "close")),
-    *(("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
+    *(("watchers", "leave"), ("watchers", "close"), ("syncer", "close"), ("holders", "release"), ("log", "close")),
+    *(("fresh", "close"), ("others", "close"), ("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
 )
 """What a queue gives back, and how."""
 _T = TypeVar("_T")
@@ -93,6 +94,7 @@ class QueueCore:
         life: whether it is open, and the mutex.
         writer: the journal's writer.
         holders: the leases of this queue, and who else lives.
+        watchers: which of the waiting processes watch the queue.
         log: the state.
         letters: the dead letters.
         syncer: shares syncs of the log between threads.
@@ -122,6 +124,9 @@ class QueueCore:
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
         self._watched: list[Watch] = []
+        self._follows = False
+        self._waiting: set[int] = set()
+        """The threads that wait for an item."""
 
     def open(self, opening: Opening, writer: SharedOptions) -> None:
         """Open it; if this fails, the caller calls :meth:`_release`."""
@@ -136,6 +141,7 @@ class QueueCore:
         disk.mkdir(directory.at("ofs"))  # a copy of a journal may lack an empty directory
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
         self.holders = Holders(directory, name)
+        self.watchers = Watchers(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
@@ -237,12 +243,52 @@ class QueueCore:
             return  # the reserve did not suffice; retention waits longer, but workers continue
         self._kept = log.state.kept
 
-    def watches(self) -> list[Watch]:
-        """Return watches that wake when an item may be available; created at the first call."""
+    def wait(self, left_s: float | None, due_s: Callable[[], float | None], *, shared: bool) -> bool:
+        """Wait until an item may be available; return False if only the time is over.
+
+        All threads of a queue wait for the same: where one begins to watch, or ceases to, the others are woken. Or one
+        could take the event that calls them all, and leave with an item.
+
+        Args:
+            left_s: seconds; None: without a limit.
+            due_s: returns in how many seconds an item may become ready on its own; None: never.
+            shared: whether other processes can take each item that this one can.
+        """
         with self.life.mutex:
-            if not self._watched:
-                self._watched = [Watch(self.directory.jnl), Watch(self.directory.at("ofs"))]
-            return self._watched
+            if not self._watch(shared=shared):
+                return True
+            watches, follows = list(self._watched), self._follows
+        due = None if follows else due_s()
+        limit = due if left_s is None else left_s if due is None else min(left_s, due)
+        changed = bool(wait_any(watches, limit))
+        if changed and follows:
+            with self.life.mutex:
+                self._watch(shared=shared)
+        return changed or limit != left_s
+
+    def _watch(self, *, shared: bool) -> bool:
+        """Watch, or follow those that do; return False if the caller must look for items before it waits."""
+        if not self.life.open:
+            return False
+        self._waiting.add(get_ident())
+        follows = shared and not self.watchers.join()
+        if self._watched and follows == self._follows:
+            return True
+        self._close_watches()
+        folders = [self.watchers.folder] if follows else [self.directory.jnl, self.directory.at("ofs")]
+        self._watched, self._follows = [Watch(folder) for folder in folders], follows
+        return False
+
+    def stop_waiting(self) -> None:
+        """This thread waits no more: the last one of a queue lets another process watch."""
+        with self.life.mutex:
+            self._waiting.discard(get_ident())
+            if not self._waiting and self.life.open:
+                self.watchers.leave()
+
+    def _close_watches(self) -> None:
+        while self._watched:
+            self._watched.pop().close()
 
     # --- under the lock
 
@@ -298,12 +344,12 @@ class QueueCore:
             part = vars(self).get(name)  # None: the opening failed before it
             if part is not None:
                 getattr(part, release)()
-        for watch in self._watched:
-            watch.close()
+        self._close_watches()
 
     def _close_copies(self) -> None:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         if hasattr(self, "log"):
+            self.watchers.close()
             self.log.close()
 
     def _reworded(self, cause: BaseException) -> SejError:

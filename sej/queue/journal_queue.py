@@ -298,8 +298,15 @@ class JournalQueue(WorkQueue):
             waits.append(planned / _NS + 0.0005)
         return min(waits, default=None)
 
-    def _watches(self) -> Sequence[Watch]:
-        return self._core.watches()
+    def _wait(self, left_s: float | None) -> bool:
+        any_item = self._taker.source is None and not self._taker.limited
+        return self._core.wait(left_s, self._due_s, shared=any_item)
+
+    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
+        try:
+            return super()._get_later(n, deadline, max_bytes)
+        finally:
+            self._core.stop_waiting()
 
     def done_many(self, items: Iterable[Item]) -> None:
         """End many items with one write; as many as possible are done before LeaseLostError is raised."""

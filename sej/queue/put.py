@@ -22,7 +22,7 @@ from sej.queue.log.ready_queue import NEVER, key_hash
 from sej.queue.log.state import hashed, requeue_key
 from sej.reading.dead_letters import DeadLetter, sync_dead_letters
 from sej.system.clock import span_ns
-from sej.system.watch import wait_any
+from sej.system.watch import Watch
 
 _BATCH: Final = 256
 """So many dead letters are put back in one turn."""
@@ -87,23 +87,30 @@ class Putter:
             if column is not None and len(column) != len(values):
                 raise ValueError(f"{name} must have {len(values)} entries, one for each value, got {len(column)}")
         deadline = None if timeout is None else time.monotonic() + timeout
-        first = True
-        while True:
-            found: Sequence[int] | None = self._writer.turn(self._core.locked, self._put_now, values, keys, options)
-            if found is not None:
-                if found and self._writer.durability == "disk":
-                    self._writer.settle(max(found) + 1)
-                return found
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise QueueFullError(
-                    f"the queue is full: it has {self._maxsize} waiting items (maxsize), and none was taken in time",
-                    path=self._log.path,
-                )
-            watched = self._core.watches()
-            if not first:
-                wait_any(watched, left)
-            first = False
+        watch: Watch | None = None
+        try:
+            while True:
+                found: Sequence[int] | None
+                found = self._writer.turn(self._core.locked, self._put_now, values, keys, options)
+                if found is not None:
+                    break
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise QueueFullError(
+                        f"the queue is full: it has {self._maxsize} waiting items (maxsize), and none was taken in"
+                        " time",
+                        path=self._log.path,
+                    )
+                if watch is None:  # its own: a shared one would take the events of a thread in get()
+                    watch = Watch(self._core.directory.at("ofs"))
+                else:
+                    watch.wait(left)
+        finally:
+            if watch is not None:
+                watch.close()
+        if found and self._writer.durability == "disk":
+            self._writer.settle(max(found) + 1)
+        return found
 
     def _put_now(self, values: list[bytes], keys: list[bytes] | None, options: PutOptions) -> Sequence[int] | None:
         batch = self._batch(values, keys, options.dedupe_keys)

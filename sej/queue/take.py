@@ -114,6 +114,7 @@ class Taker:
     Attributes:
         source: finds the next item; None: the queue has neither an order of keys nor limits by kind.
         core: the queue.
+        limited: whether this process applies a limit of the whole queue.
         lost: how many items were found missing since the last check.
         unwritten: why a dead letter could not be written since the last check; None: all were.
         full: whether the next item has too many bytes for this call.
@@ -126,7 +127,7 @@ class Taker:
         self.source: Source | None = None
         self._log = core.log
         self._limit = kinds_of(limit)
-        self._limited = limit != WHOLE
+        self.limited = limit != WHOLE
         self._max_bytes: int | None = None
         self.full = self.unfinished = False
         self._probe_at = self._dead_letter_at = self.lost = 0
@@ -154,7 +155,7 @@ class Taker:
             take_next = self.source.take_next
         if state.paused:
             return found
-        if self._limited:
+        if self.limited:
             leased = len(state.leased) - len(ready_queue.expired)
             n = self._limit.room(n, leased, state.full_at_ns.get(0, 0), now)
         more = n > 0
@@ -169,7 +170,7 @@ class Taker:
                     raise
                 self.core.close_readers()  # reopened at their next use
                 break
-        if self._limited and found and self._limit.interval_ns:
+        if self.limited and found and self._limit.interval_ns:
             log.append(records.RATE(self._limit.spent(len(found), log.state.full_at_ns.get(0, 0), now)))
         return found
 

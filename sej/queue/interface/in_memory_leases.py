@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
@@ -153,7 +153,7 @@ class HoldingQueue(WorkQueue):
         self._folder = folder or "."
         self._held: list[HeldItem] = []
         self._tries: dict[Hashable, int] = {}
-        self._watched: list[Watch] = []
+        self._watch: Watch | None = None
 
     def ended(self, item: HeldItem, *, back: bool) -> None:
         """Record that an item was ended, and forget its attempts unless it is delivered again."""
@@ -183,10 +183,17 @@ class HoldingQueue(WorkQueue):
                 found.append(item)
             return found
 
-    def _watches(self) -> Sequence[Watch]:
-        if not self._watched:
-            self._watched = [Watch(self._folder)]
-        return self._watched
+    def _wait(self, left_s: float | None) -> bool:
+        if self._watch is None:
+            self._watch = Watch(self._folder)
+            return True
+        due = self._due_s()
+        limit = due if left_s is None else left_s if due is None else min(left_s, due)
+        return self._watch.wait(limit) or limit != left_s
+
+    def _due_s(self) -> float | None:
+        """Return in how many seconds an item may become ready without an event; None: never."""
+        return None
 
     def _give_all_back(self) -> None:
         """Return all items and stop watching."""
@@ -195,6 +202,6 @@ class HoldingQueue(WorkQueue):
                 with contextlib.suppress(LeaseLostError, ClosedError):  # an interrupted done() may have ended it
                     item.give_back()
         finally:
-            for watch in self._watched:
-                watch.close()
-            self._watched = []
+            if self._watch is not None:
+                self._watch.close()
+            self._watch = None

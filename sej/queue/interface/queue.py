@@ -69,7 +69,7 @@ from sej.queue.interface.values import (
 )
 from sej.queue.interface.values import serializer as serializer_of
 from sej.system.disk import OS
-from sej.system.watch import Watch, wait_any
+from sej.system.watch import Watch
 
 if TYPE_CHECKING:
     from sej.queue.interface.schedules import Plan, Schedule
@@ -378,7 +378,6 @@ class WorkQueue(ABC):
     name: str
     can: ClassVar[frozenset[str]]
     _instead: ClassVar[str] = ""
-    _waited = False
     serializer: Serializer | None = None
 
     # --- implemented by a backend
@@ -400,12 +399,11 @@ class WorkQueue(ABC):
         """Return up to n items that are available now, without waiting; their values have at most max_bytes."""
 
     @abstractmethod
-    def _watches(self) -> Sequence[Watch]:
-        """Return watches that wake when an item may be available; created at the first call."""
+    def _wait(self, left_s: float | None) -> bool:
+        """Wait so many seconds, None: without a limit, until an item may be available; False: only the time is over.
 
-    def _due_s(self) -> float | None:
-        """Return in how many seconds an item may become ready on its own; None: never."""
-        return None
+        What came before the first wait may be unreported: it returns immediately.
+        """
 
     def _outcome(self, offset: int) -> Outcome | None:
         """Return how an item ended; None: it has not ended."""
@@ -774,19 +772,15 @@ class WorkQueue(ABC):
         found = self._take(n, max_bytes)
         if found or timeout == 0:
             return found
-        deadline = None if timeout is None else time.monotonic() + timeout
-        watches = self._watches()
-        if not self._waited:  # what came before there were watches is not reported
-            self._waited = True
-            found = self._take(n, max_bytes)
+        return self._get_later(n, None if timeout is None else time.monotonic() + timeout, max_bytes)
+
+    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
+        """Wait for items."""
+        found: list[Item] = []
         while not found:
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            if (left is not None and left <= 0) or not self._wait(left):
                 break
-            due = self._due_s()
-            limit = due if left is None else left if due is None else min(left, due)
-            if not wait_any(watches, limit) and limit == left:
-                break  # nothing has changed
             found = self._take(n, max_bytes)
         return found
 
