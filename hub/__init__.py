@@ -21,24 +21,24 @@ from sej.imports import TYPE_CHECKING
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
-    from hub.errors import (
-        AccessError,
-        ConflictError,
-        DiskLowError,
-        GapError,
-        HubError,
-        NotSupportedError,
-        QuotaError,
-        ReaderHeldError,
-        SourceError,
-        UnavailableError,
-    )
-    from hub.merge import Merge
-    from hub.naming import Source
-    from hub.overview import JournalStats, clean, stats
-    from hub.store import Store
+    from hub.errors import AccessError as AccessError
+    from hub.errors import ConflictError as ConflictError
+    from hub.errors import DiskLowError as DiskLowError
+    from hub.errors import GapError as GapError
+    from hub.errors import HubError as HubError
+    from hub.errors import NotSupportedError as NotSupportedError
+    from hub.errors import QuotaError as QuotaError
+    from hub.errors import ReaderHeldError as ReaderHeldError
+    from hub.errors import SourceError as SourceError
+    from hub.errors import UnavailableError as UnavailableError
+    from hub.merge import Merge as Merge
+    from hub.naming import Source as Source
+    from hub.overview import JournalStats as JournalStats
+    from hub.overview import clean as clean
+    from hub.overview import stats as stats
+    from hub.store import Store as Store
 else:
-    __getattr__, __dir__ = _lazily(__name__, {
+    __getattr__, __dir__, __all__ = _lazily(__name__, {
         "hub.errors": (
             "AccessError", "ConflictError", "DiskLowError", "GapError", "HubError", "NotSupportedError",
             "QuotaError", "ReaderHeldError", "SourceError", "UnavailableError",
@@ -48,22 +48,3 @@ else:
         "hub.overview": ("JournalStats", "clean", "stats"),
         "hub.store": ("Store",),
     }, ("wire",))  # fmt: skip
-
-__all__ = [
-    "AccessError",
-    "ConflictError",
-    "DiskLowError",
-    "GapError",
-    "HubError",
-    "JournalStats",
-    "Merge",
-    "NotSupportedError",
-    "QuotaError",
-    "ReaderHeldError",
-    "Source",
-    "SourceError",
-    "Store",
-    "UnavailableError",
-    "clean",
-    "stats",
-]

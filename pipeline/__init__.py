@@ -24,14 +24,21 @@ from pipeline.needs import needed as _needed
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
-    from pipeline.options import FormatError, OptionError
-    from pipeline.reading.planning import count
-    from pipeline.reading.stream import Behind, Lag
-    from pipeline.sessions import register, session, spark_conf
-    from pipeline.tables.stream import Arrived, Stream, follow
-    from pipeline.tables.table import Table, table
+    from pipeline.options import FormatError as FormatError
+    from pipeline.options import OptionError as OptionError
+    from pipeline.reading.planning import count as count
+    from pipeline.reading.stream import Behind as Behind
+    from pipeline.reading.stream import Lag as Lag
+    from pipeline.sessions import register as register
+    from pipeline.sessions import session as session
+    from pipeline.sessions import spark_conf as spark_conf
+    from pipeline.tables.stream import Arrived as Arrived
+    from pipeline.tables.stream import Stream as Stream
+    from pipeline.tables.stream import follow as follow
+    from pipeline.tables.table import Table as Table
+    from pipeline.tables.table import table as table
 else:
-    _fetch, __dir__ = _lazily(__name__, {
+    _fetch, __dir__, __all__ = _lazily(__name__, {
         "pipeline.reading.planning": ("count",),
         "pipeline.reading.stream": ("Behind", "Lag"),
         "pipeline.options": ("FormatError", "OptionError"),
@@ -45,20 +52,3 @@ else:
     def __getattr__(name):
         with _needed("tables" if name in _TABLES else "spark"):
             return _fetch(name)
-
-
-__all__ = [
-    "Arrived",
-    "Behind",
-    "FormatError",
-    "Lag",
-    "OptionError",
-    "Stream",
-    "Table",
-    "count",
-    "follow",
-    "register",
-    "session",
-    "spark_conf",
-    "table",
-]

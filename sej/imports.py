@@ -52,8 +52,10 @@ def foreign() -> dict[str, str]:
 
 def lazily(
     package: str, homes: Mapping[str, Iterable[str]], modules: Iterable[str] = ()
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and ``__dir__`` of a package that imports each public name at its first use.
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports each public name at its first use.
+
+    Type checkers read the same names as ``import NAME as NAME`` under ``if TYPE_CHECKING``.
 
     Args:
         package: the package's ``__name__``.
@@ -72,7 +74,7 @@ def lazily(
         setattr(sys.modules[package], name, value)
         return value
 
-    return fetch, lambda: sorted(public.union(module_of))
+    return fetch, lambda: sorted(public.union(module_of)), sorted(module_of)
 
 
 def compiled(module: str) -> ModuleType | None:

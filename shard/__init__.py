@@ -21,17 +21,28 @@ from sej.imports import TYPE_CHECKING
 from sej.imports import lazily as _lazily
 
 if TYPE_CHECKING:
-    from shard.checking import Problem, check
-    from shard.names import Path
-    from shard.resharding import Resharded, reshard
-    from shard.routing import RouteError, index_of
-    from shard.scanner import Scanner
-    from shard.sources import Lag, lag
-    from shard.trees import Found, Tree, TreeWatch, find, watch
-    from shard.worker import Worker
-    from shard.writer import ShardsBrokenError, ShardsFailedError, ShardsLockedError, Writer
+    from shard.checking import Problem as Problem
+    from shard.checking import check as check
+    from shard.names import Path as Path
+    from shard.resharding import Resharded as Resharded
+    from shard.resharding import reshard as reshard
+    from shard.routing import RouteError as RouteError
+    from shard.routing import index_of as index_of
+    from shard.scanner import Scanner as Scanner
+    from shard.sources import Lag as Lag
+    from shard.sources import lag as lag
+    from shard.trees import Found as Found
+    from shard.trees import Tree as Tree
+    from shard.trees import TreeWatch as TreeWatch
+    from shard.trees import find as find
+    from shard.trees import watch as watch
+    from shard.worker import Worker as Worker
+    from shard.writer import ShardsBrokenError as ShardsBrokenError
+    from shard.writer import ShardsFailedError as ShardsFailedError
+    from shard.writer import ShardsLockedError as ShardsLockedError
+    from shard.writer import Writer as Writer
 else:
-    __getattr__, __dir__ = _lazily(
+    __getattr__, __dir__, __all__ = _lazily(
         __name__,
         {
             "shard.checking": ("Problem", "check"),
@@ -45,26 +56,3 @@ else:
             "shard.writer": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "Writer"),
         },
     )
-
-__all__ = [
-    "Found",
-    "Lag",
-    "Path",
-    "Problem",
-    "Resharded",
-    "RouteError",
-    "Scanner",
-    "ShardsBrokenError",
-    "ShardsFailedError",
-    "ShardsLockedError",
-    "Tree",
-    "TreeWatch",
-    "Worker",
-    "Writer",
-    "check",
-    "find",
-    "index_of",
-    "lag",
-    "reshard",
-    "watch",
-]

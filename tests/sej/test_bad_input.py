@@ -268,7 +268,7 @@ def test_a_copy_without_an_empty_directory_is_used(use: Callable[[Path], object]
 def test_every_error_is_one_of_ours_and_carries_coordinates() -> None:
     import pickle
 
-    for name in sej.__all__:
+    for name in dir(sej):
         kind = getattr(sej, name)
         if isinstance(kind, type) and issubclass(kind, Exception):
             assert issubclass(kind, SejError)
