@@ -114,16 +114,14 @@ def connecting(command: Callable[..., None]) -> Callable[..., None]:
     @PLAINTEXT
     @click.option("--compress", is_flag=True, help="Compress messages with gzip on the connection, for a slow line.")
     @functools.wraps(command)
-    def run(
-        address: str, token: str | None, tls: ClientTLS | None, plaintext: bool, compress: bool, **rest: Any
-    ) -> None:
+    def run(address: str, plaintext: bool, **rest: Any) -> None:
+        options = {name: rest.pop(name) for name in ("token", "tls", "compress")}
+
         def connect(client_id: str = "") -> Client:
             from hub.wire import Client
 
             with option_names():
-                return Client(
-                    address, client_id=client_id, token=token, tls=tls, allow_plaintext=plaintext, compress=compress
-                )
+                return Client(address, client_id=client_id, allow_plaintext=plaintext, **options)
 
         command(connect=connect, **rest)
 

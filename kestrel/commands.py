@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from base64 import b64encode
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,7 +20,7 @@ from kestrel.v2.contents import pack as pack_queue
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import DIRECTORY, JSON, PATH
-from sej.message import Message
+from sej.message import Message, text_or_b64
 
 _WRONG: Final = 1
 _QUEUE: Final = click.argument("name", metavar="QUEUE")
@@ -220,12 +219,8 @@ def _show(row: dict[str, Any], *, json: bool) -> None:
     if not json:
         click.echo("\t".join(f"{name}={_text(value)}" for name, value in row.items()))
         return
-    data = row.pop("data", None)
-    if data is not None:
-        try:
-            row["data"] = data.decode()
-        except UnicodeDecodeError:
-            row["data_b64"] = b64encode(data).decode()
+    if row.get("data") is not None:
+        row |= text_or_b64("data", row.pop("data"))
     click.echo(jsonlib.dumps({name: sorted(v) if isinstance(v, frozenset) else v for name, v in row.items()}))
 
 

@@ -73,3 +73,13 @@ class Start(Enum):
 
 FIRST: Final = Start.FIRST
 LAST: Final = Start.LAST
+
+
+def text_or_b64(name: str, data: bytes) -> dict[str, str]:
+    """Return the field of JSON for bytes: ``name`` if they are UTF-8, else ``name_b64``."""
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {f"{name}_b64": b64encode(data).decode()}

@@ -70,21 +70,11 @@ def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--definition", help="Avro: the schema, as JSON or a file. Protobuf: FILE:MESSAGE.")
     @click.option("--mode", type=click.Choice(VALUE_MODES), default="permissive", help="If a value does not fit.")
     @functools.wraps(command)
-    def run(
-        pattern: str | None,
-        clients: tuple[str, ...],
-        way: Given,
-        no_verify: bool,
-        skip_damage: bool,
-        schema: str | None,
-        value_format: str,
-        definition: str | None,
-        mode: str,
-        **rest: Any,
-    ) -> None:
-        how = {"verify": not no_verify, "on_corruption": "skip" if skip_damage else "raise"}
-        values = {"schema": schema, "format": value_format, "definition": definition, "mode": mode}
-        command(way={"pattern": pattern, "clients": clients or None, **way, **how, **values}, **rest)
+    def run(pattern: str | None, clients: tuple[str, ...], way: Given, **rest: Any) -> None:
+        how = {"verify": not rest.pop("no_verify"), "on_corruption": "skip" if rest.pop("skip_damage") else "raise"}
+        values = {name: rest.pop(name) for name in ("schema", "definition", "mode")}
+        values |= {"format": rest.pop("value_format"), "pattern": pattern, "clients": clients or None}
+        command(way=way | how | values, **rest)
 
     return run
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from pipeline.options import OptionError
-from sej.cli.shared.output import text_or_b64
+from sej.message import text_or_b64
 from sej.system.disk import OS, full_disk_advice, is_full
 from sej.system.paths import absolute_path
 

@@ -21,10 +21,10 @@ import click
 from sej.cli.queue_items import HEADERS, KEY, OFFSET, Place, placed_command, queue
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
-from sej.cli.shared.output import as_json, counted, print_messages, shown, text_or_b64
+from sej.cli.shared.output import as_json, counted, print_messages, shown
 from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, ending, require_program
 from sej.errors import LeaseLostError, SejError
-from sej.message import Message
+from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import Item, WorkQueue
 from sej.system.process import set_from_handler
 

@@ -18,12 +18,13 @@ import click
 
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import wait_until_created
-from sej.cli.shared.output import as_json, as_text, shown, text_or_b64
+from sej.cli.shared.output import as_json, as_text, shown
 from sej.cli.shared.parameters import AGE, BYTES, JSON, PATH, IntRange
 from sej.cli.shared.units import iso_time
 from sej.journal.directory import Directory, is_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
+from sej.message import text_or_b64
 from sej.queue.interface.queue import BACKENDS, Schedules, WorkQueue, open_queue, require_known
 from sej.queue.interface.schedules import MISSED
 from sej.queue.interface.values import STATES, QueuedItem

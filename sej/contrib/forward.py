@@ -27,12 +27,12 @@ import json
 import os
 import re
 import threading
-from base64 import b64encode
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -41,6 +41,7 @@ import sej
 from sej.checks import PATH, POSITIVE, TEXT, require
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import SejError
+from sej.message import text_or_b64
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
 
@@ -61,7 +62,7 @@ class _RefusedError(Exception):
     """The receiver will never take this request."""
 
 
-class _Receiver(Protocol):
+class _Receiver(ABC):
     """What a request has for one kind of receiver.
 
     Attributes:
@@ -70,22 +71,22 @@ class _Receiver(Protocol):
     """
 
     content_type: str
-    variable: str
+    variable = "SEJ_FORWARD_HEADERS"
 
     def kind(self, message: sej.Message) -> bytes:
         """Return what all messages of one request have in common."""
-        ...
+        return b""
 
+    @abstractmethod
     def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
         """Return the URL and the body of a request.
 
         Raises:
             _RefusedError: a message does not fit.
         """
-        ...
 
 
-class _Collector:
+class _Collector(_Receiver):
     """An OpenTelemetry collector: the key of a message is its signal."""
 
     content_type = "application/x-protobuf"
@@ -104,11 +105,10 @@ class _Collector:
         return f"{self._url}/v1/{key.decode()}", b"".join(message.value for message in messages)
 
 
-class _Loki:
+class _Loki(_Receiver):
     """Loki: each message is a line of one stream."""
 
     content_type = "application/json"
-    variable = "SEJ_FORWARD_HEADERS"
 
     def __init__(self, url: SplitResult, path: str) -> None:
         self._url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}/loki/api/v1/push"
@@ -116,9 +116,6 @@ class _Loki:
         for name in self._labels:
             if not _LABEL.fullmatch(name):  # Loki would refuse every message
                 raise ValueError(f"a label of Loki must have letters, digits and _ only, got {name!r}")
-
-    def kind(self, _: sej.Message) -> bytes:
-        return b""
 
     def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
         lines = []
@@ -132,17 +129,13 @@ class _Loki:
         return self._url, json.dumps({"streams": [{"stream": self._labels, "values": lines}]}).encode()
 
 
-class _Program:
+class _Program(_Receiver):
     """Any program that takes JSON."""
 
     content_type = "application/x-ndjson"
-    variable = "SEJ_FORWARD_HEADERS"
 
     def __init__(self, url: SplitResult, _: str) -> None:
         self._url = url.geturl()
-
-    def kind(self, _: sej.Message) -> bytes:
-        return b""
 
     def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
         return self._url, b"".join(json.dumps(_row(message)).encode() + b"\n" for message in messages)
@@ -305,11 +298,4 @@ def _row(message: sej.Message) -> dict[str, Any]:
     """Return a message as ``sej scan --json`` prints it, without the readable time."""
     stamp = None if message.timestamp == sej.NO_TIMESTAMP else message.timestamp
     row = {"offset": message.offset, "timestamp_ns": stamp, "type": message.type}
-    return row | _text("key", message.key) | _text("value", message.value)
-
-
-def _text(name: str, data: bytes) -> dict[str, str]:
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_b64": b64encode(data).decode()}
+    return row | text_or_b64("key", message.key) | text_or_b64("value", message.value)

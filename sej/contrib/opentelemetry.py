@@ -26,14 +26,16 @@ from sej.system.paths import absolute_path
 __all__ = ["JournalLogExporter", "JournalMetricExporter", "JournalSpanExporter"]
 
 
-class _Journal:
-    """A journal that each process opens for itself."""
+class _Exporter:
+    """Appends requests to a journal, which each process opens for itself."""
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Name the journal, which is opened at the first export."""
+        super().__init__()
         self._path = absolute_path(path)
         self._writers = PerProcess(lambda path: sej.SharedWriter(path, **options))
 
-    def append(self, signal: bytes, request: Any) -> bool:
+    def _append(self, signal: bytes, request: Any) -> bool:
         """Append a request; return whether that succeeded. The logger of this module warns if it did not."""
         try:
             self._writers[self._path].append(request.SerializeToString(), signal)
@@ -43,11 +45,16 @@ class _Journal:
             return False
         return True
 
-    def close(self) -> None:
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Return True: an export has handed everything to the kernel."""
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
+        """Close the journal."""
         self._writers.close()
 
 
-class JournalSpanExporter(SpanExporter):
+class JournalSpanExporter(_Exporter, SpanExporter):
     """Appends spans to a journal. Arguments: its path, and options of :class:`sej.SharedWriter`.
 
     Example:
@@ -63,58 +70,25 @@ class JournalSpanExporter(SpanExporter):
         b'traces'
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Name the journal, which is opened at the first export."""
-        self._journal = _Journal(path, **options)
-
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Append spans."""
-        kept = self._journal.append(b"traces", encode_spans(spans))
+        kept = self._append(b"traces", encode_spans(spans))
         return SpanExportResult.SUCCESS if kept else SpanExportResult.FAILURE
 
-    def shutdown(self) -> None:
-        """Close the journal."""
-        self._journal.close()
 
-
-class JournalLogExporter(LogRecordExporter):
+class JournalLogExporter(_Exporter, LogRecordExporter):
     """Appends log records to a journal. Arguments as for :class:`JournalSpanExporter`."""
-
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Name the journal, which is opened at the first export."""
-        self._journal = _Journal(path, **options)
 
     def export(self, batch: Sequence[Any]) -> LogRecordExportResult:
         """Append log records."""
-        kept = self._journal.append(b"logs", encode_logs(batch))
+        kept = self._append(b"logs", encode_logs(batch))
         return LogRecordExportResult.SUCCESS if kept else LogRecordExportResult.FAILURE
 
-    def force_flush(self, timeout_millis: int = 10_000) -> bool:
-        """Return True: an export has handed everything to the kernel."""
-        return True
 
-    def shutdown(self) -> None:
-        """Close the journal."""
-        self._journal.close()
-
-
-class JournalMetricExporter(MetricExporter):
+class JournalMetricExporter(_Exporter, MetricExporter):
     """Appends metrics to a journal. Arguments as for :class:`JournalSpanExporter`."""
-
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Name the journal, which is opened at the first export."""
-        super().__init__()
-        self._journal = _Journal(path, **options)
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **_: Any) -> MetricExportResult:
         """Append metrics."""
-        kept = self._journal.append(b"metrics", encode_metrics(metrics_data))
+        kept = self._append(b"metrics", encode_metrics(metrics_data))
         return MetricExportResult.SUCCESS if kept else MetricExportResult.FAILURE
-
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        """Return True: an export has handed everything to the kernel."""
-        return True
-
-    def shutdown(self, timeout_millis: float = 30_000, **_: Any) -> None:
-        """Close the journal."""
-        self._journal.close()

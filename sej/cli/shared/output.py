@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sej.cli.shared.units import iso_time
 from sej.codec.format import NO_TIMESTAMP
-from sej.message import Message
+from sej.message import Message, text_or_b64
 
 _ESCAPES: Final = (
     {number: f"\\x{number:02x}" for number in (*range(32), 127)}
@@ -127,14 +127,6 @@ def _row(message: Message) -> dict[str, Any]:
         "type": message.type,
         **text_or_b64("key", message.key),
     }
-
-
-def text_or_b64(name: str, data: bytes) -> dict[str, str]:
-    """Return the JSON field of bytes: ``name`` if they are UTF-8, else ``name_b64``."""
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_{kind}": text for kind, text in _b64(data).items()}
 
 
 def _line(data: bytes) -> str:
