@@ -46,7 +46,7 @@ from hub.wire import hub_pb2 as pb
 from hub.wire.answers import Answer
 from hub.wire.frames import from_wire
 from hub.wire.server import Server
-from hub.wire.status import BusyError, CallEndedError, TooLargeError
+from hub.wire.status import HTTP_STATUSES, BusyError, CallEndedError, TooLargeError
 from sej.cli.shared.output import as_json
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP
 from sej.errors import InvalidMessageError
@@ -54,27 +54,6 @@ from sej.message import Message
 from sej.system.disk import spare_files
 from sej.system.lifecycle import Closing
 
-_STATUSES: Final = {
-    "name": 400,
-    "message": 400,
-    "argument": 400,
-    "UNAUTHENTICATED": 401,
-    "access": 403,
-    "unknown": 404,
-    "gap": 409,
-    "conflict": 409,
-    "held": 409,
-    "lease-lost": 409,
-    "beyond-end": 409,
-    "deleted": 410,
-    "too-large": 413,
-    "busy": 429,
-    "unavailable": 503,
-    "directory": 503,
-    "quota": 507,
-    "disk-low": 507,
-}
-"""By the name of the error, as in gRPC's metadata; the others are 500."""
 _LATER: Final = (429, 503, 507)
 _JSON_BYTES: Final = 1 << 22
 _JSON_COPIES: Final = 16
@@ -176,7 +155,8 @@ class Caller:
         for key in ("expected", "first", "offset"):
             if f"sej-{key}" in self._trailing:
                 row[key] = int(self._trailing[f"sej-{key}"])
-        raise _RefusedError(_STATUSES.get(code.name) or _STATUSES.get(name, 500), row)
+        status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(code.name) or HTTP_STATUSES.get(name, 500)
+        raise _RefusedError(status, row)
 
 
 _Call = Callable[[Any, Request], Awaitable[Response]]

@@ -65,34 +65,38 @@ class TooLargeError(HubError):
     """A request or an answer exceeds the hub's limit; trying again does not help."""
 
 
-_CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str], ...]] = (
-    (GapError, grpc.StatusCode.FAILED_PRECONDITION, "gap"),
-    (ConflictError, grpc.StatusCode.ALREADY_EXISTS, "conflict"),
-    (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED, "quota"),
-    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy"),
-    (TooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED, "too-large"),
-    (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low"),
-    (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable"),
-    (ReaderHeldError, grpc.StatusCode.FAILED_PRECONDITION, "held"),
-    (LeaseLostError, grpc.StatusCode.FAILED_PRECONDITION, "lease-lost"),
-    (OffsetBeyondEndError, grpc.StatusCode.FAILED_PRECONDITION, "beyond-end"),
-    (LockedError, grpc.StatusCode.UNAVAILABLE, "directory"),
-    (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "directory"),
-    (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT, "name"),
-    (InvalidMessageError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
-    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT, "message"),
-    (OffsetTooSmallError, grpc.StatusCode.OUT_OF_RANGE, "deleted"),
-    (JournalNotFoundError, grpc.StatusCode.NOT_FOUND, "unknown"),
-    (NotAJournalError, grpc.StatusCode.UNAVAILABLE, "directory"),
-    (FileTypeError, grpc.StatusCode.UNAVAILABLE, "directory"),
-    (StagedRowsError, grpc.StatusCode.FAILED_PRECONDITION, "staged"),
-    (CorruptionError, grpc.StatusCode.DATA_LOSS, "corruption"),
-    (TruncatedError, grpc.StatusCode.DATA_LOSS, "corruption"),
-    (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument"),
+_CODES: Final[tuple[tuple[type[BaseException], grpc.StatusCode, str, int], ...]] = (
+    (GapError, grpc.StatusCode.FAILED_PRECONDITION, "gap", 409),
+    (ConflictError, grpc.StatusCode.ALREADY_EXISTS, "conflict", 409),
+    (QuotaError, grpc.StatusCode.RESOURCE_EXHAUSTED, "quota", 507),
+    (BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", 429),
+    (TooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED, "too-large", 413),
+    (DiskLowError, grpc.StatusCode.UNAVAILABLE, "disk-low", 507),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE, "unavailable", 503),
+    (ReaderHeldError, grpc.StatusCode.FAILED_PRECONDITION, "held", 409),
+    (LeaseLostError, grpc.StatusCode.FAILED_PRECONDITION, "lease-lost", 409),
+    (OffsetBeyondEndError, grpc.StatusCode.FAILED_PRECONDITION, "beyond-end", 409),
+    (LockedError, grpc.StatusCode.UNAVAILABLE, "directory", 503),
+    (WriterFailedError, grpc.StatusCode.UNAVAILABLE, "directory", 503),
+    (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT, "name", 400),
+    (InvalidMessageError, grpc.StatusCode.INVALID_ARGUMENT, "message", 400),
+    (DecodeError, grpc.StatusCode.INVALID_ARGUMENT, "message", 400),
+    (OffsetTooSmallError, grpc.StatusCode.OUT_OF_RANGE, "deleted", 410),
+    (JournalNotFoundError, grpc.StatusCode.NOT_FOUND, "unknown", 404),
+    (NotAJournalError, grpc.StatusCode.UNAVAILABLE, "directory", 503),
+    (FileTypeError, grpc.StatusCode.UNAVAILABLE, "directory", 503),
+    (StagedRowsError, grpc.StatusCode.FAILED_PRECONDITION, "staged", 500),
+    (CorruptionError, grpc.StatusCode.DATA_LOSS, "corruption", 500),
+    (TruncatedError, grpc.StatusCode.DATA_LOSS, "corruption", 500),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT, "argument", 400),
 )
-"""The first match counts; subclasses precede their bases."""
+"""Errors with their status over gRPC, their name, and their status over HTTP.
+
+The first match counts; subclasses precede their bases.
+"""
+HTTP_STATUSES: Final = {name: status for _, _, name, status in _CODES}
 _NAMED: Final[dict[str, type[SejError]]] = {
-    **{name: kind for kind, _, name in reversed(_CODES) if issubclass(kind, SejError)},
+    **{name: kind for kind, _, name, _ in reversed(_CODES) if issubclass(kind, SejError)},
     "directory": DirectoryUnavailableError,
     "argument": InvalidMessageError,
 }
@@ -128,7 +132,7 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     reason = error.reason if isinstance(error, SejError) else str(error)
     if type(error) is UnavailableError and error.path is not None:
         return grpc.StatusCode.UNAVAILABLE, reason, (("sej-error", "directory"),)
-    for kind, code, name in _CODES:
+    for kind, code, name, _ in _CODES:
         if isinstance(error, kind):
             extra: tuple[tuple[str, str], ...] = ()
             if isinstance(error, GapError):
