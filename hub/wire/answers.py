@@ -1,7 +1,7 @@
 """What calls use of the server: memory for their answers, and threads.
 
 The answers that are being built for readers, and those that their callers have not received yet, together stay within
-one :class:`Budget`. gRPC copies an answer and keeps the copy until the caller's flow-control window and the socket have
+one budget. gRPC copies an answer and keeps the copy until the caller's flow-control window and the socket have
 room for it. A call's share is therefore returned when its next answer
 is requested or the call has ended, not when the answer was passed to gRPC::
 
@@ -84,39 +84,47 @@ class Ticket(threading.Event):
         self.granted = 0
 
 
-class Budget:
-    """Grants bytes up to a total; shared by any number of threads.
+class Answers:
+    """Divides the memory of answers among calls; shared by any number of threads.
 
     Attributes:
         total: the most bytes that may be granted at one time.
         used: bytes that are granted now.
         peak: the most bytes that were granted at one time.
+        at_work: held by a thread that computes for a reader.
+        sweeps: the number of :meth:`sweep` calls.
+        stalled: the number of calls that were ended because their caller did not receive its answer.
 
     Example:
-        >>> budget = Budget(100)
-        >>> first = budget.ask(10, 80)
-        >>> second = budget.ask(30, 30)
+        >>> answers = Answers(100, wait_s=1.0, stall_s=1.0)
+        >>> first = answers.ask(10, 80)
+        >>> second = answers.ask(30, 30)
         >>> first.granted, second.granted
         (10, 30)
-        >>> budget.withdraw(first)
-        >>> budget.used
+        >>> answers.withdraw(first)
+        >>> answers.used
         30
     """
 
-    def __init__(self, total: int) -> None:
-        """Create a budget with nothing granted.
+    def __init__(self, total_bytes: int, *, wait_s: float, stall_s: float) -> None:
+        """Create the memory with nothing granted.
 
         Args:
-            total: bytes.
+            total_bytes: the memory of all answers together.
+            wait_s: how long a call waits for its share, if its deadline allows that.
+            stall_s: how long an answer may wait for its caller while other calls need the memory.
         """
-        if total < 1:
-            raise ValueError(f"total must be at least 1 byte, got {total}")
-        self.total = total
+        self.total = total_bytes
         self.used = self.peak = 0
-        self._share = total - total // 4
-        self._lock = threading.Lock()
+        self._share = total_bytes - total_bytes // 4
         self._used_by: Counter[str] = Counter()
         self._queue: dict[Ticket, None] = {}
+        self.sweeps = self.stalled = 0
+        self.wait_s = wait_s
+        self._stall_s = stall_s
+        self.at_work = threading.Semaphore(_AT_WORK)
+        self._lock = threading.Lock()
+        self._sending: dict[Lease, float] = {}
 
     @property
     def waiting(self) -> int:
@@ -181,40 +189,13 @@ class Budget:
             self._used_by[kind] += ticket.granted
             self.peak = max(self.peak, self.used)
 
-
-class Answers:
-    """Divides the memory of answers among calls.
-
-    Attributes:
-        budget: the bytes.
-        at_work: held by a thread that computes for a reader.
-        sweeps: the number of :meth:`sweep` calls.
-        stalled: the number of calls that were ended because their caller did not receive its answer.
-    """
-
-    def __init__(self, total_bytes: int, *, wait_s: float, stall_s: float) -> None:
-        """Create the memory with nothing granted.
-
-        Args:
-            total_bytes: the memory of all answers together.
-            wait_s: how long a call waits for its share, if its deadline allows that.
-            stall_s: how long an answer may wait for its caller while other calls need the memory.
-        """
-        self.budget = Budget(total_bytes)
-        self.sweeps = self.stalled = 0
-        self.wait_s = wait_s
-        self._stall_s = stall_s
-        self.at_work = threading.Semaphore(_AT_WORK)
-        self._lock = threading.Lock()
-        self._sending: dict[Lease, float] = {}
-
     def sweep(self, crowded: bool) -> None:
         """Check the calls whose answers wait; end those that are no longer allowed or, if needed, do not move.
 
         Args:
             crowded: True if callers were refused for lack of a thread, so that threads are as scarce as memory.
         """
-        crowded = crowded or self.budget.waiting > 0
+        crowded = crowded or self.waiting > 0
         now, least_s = time.monotonic(), min(_MOVED_S, self._stall_s)
         with self._lock:
             still = [(lease, now - since) for lease, since in self._sending.items() if now - since >= least_s]
@@ -273,7 +254,7 @@ class Lease:
         self._patient = patient
         self._lock = threading.Lock()
         self._ticket: Ticket | None = None
-        self._ended = self._working = False
+        self._ended = False
         if not call.context.add_callback(self.end):
             self.end()
 
@@ -286,11 +267,8 @@ class Lease:
             CallEndedError: the call has ended.
         """
         granted = self._take(min(size, LEAST_BYTES), size)
-        self._work()
-        try:
+        with self._answers.at_work:
             yield granted
-        finally:
-            self._rest_from_work()
 
     def grow(self, size: int) -> None:
         """Inside :meth:`building`, get the share of one large message of ``size`` bytes.
@@ -298,15 +276,17 @@ class Lease:
         Raises:
             BusyError, CallEndedError: as :meth:`building`.
         """
-        self._rest_from_work()
-        self._take(size, size)
-        self._work()
+        self._answers.at_work.release()
+        try:
+            self._take(size, size)
+        finally:
+            self._answers.at_work.acquire()
 
     def built(self, size: int) -> None:
         """Keep the share of an answer of ``size`` bytes that is being sent."""
         with self._lock:
             if self._ticket is not None:
-                self._answers.budget.resize(self._ticket, _SENT_COPIES * size)
+                self._answers.resize(self._ticket, _SENT_COPIES * size)
         self._answers.started(self)
         if self._ended:
             self.rest()
@@ -317,7 +297,7 @@ class Lease:
         with self._lock:
             ticket, self._ticket = self._ticket, None
         if ticket is not None:
-            self._answers.budget.withdraw(ticket)
+            self._answers.withdraw(ticket)
 
     def end(self) -> None:
         """End the share with the call; a thread that waits for it wakes."""
@@ -327,7 +307,7 @@ class Lease:
     def _take(self, least: int, most: int) -> int:
         """Request a share between ``least`` and ``most`` bytes; return its size."""
         self.rest()
-        ticket = self._answers.budget.ask(_COPIES * least, _COPIES * most, self._kind)
+        ticket = self._answers.ask(_COPIES * least, _COPIES * most, self._kind)
         with self._lock:
             self._ticket = ticket
         if self._ended:
@@ -342,15 +322,6 @@ class Lease:
         if self._ended:
             raise CallEndedError
         return max(ticket.granted // _COPIES, 1)
-
-    def _work(self) -> None:
-        self._answers.at_work.acquire()
-        self._working = True
-
-    def _rest_from_work(self) -> None:
-        if self._working:
-            self._working = False
-            self._answers.at_work.release()
 
 
 class Lane(ThreadPoolExecutor):

@@ -189,7 +189,6 @@ class Service(grpc.GenericRpcHandler):
 
     def counts(self) -> Counts:
         """Return what this service and its store have counted, and what they do at the moment."""
-        budget = self.answers.budget
         now: dict[str, Any] = {
             "stalled": self.answers.stalled,
             "refusals": dict(self.guard.refusals),
@@ -199,9 +198,9 @@ class Service(grpc.GenericRpcHandler):
             "followers": self.followers,
             "copiers": self.copiers,
             "reader_leases": self.readers.held,
-            "answer_bytes": budget.used,
-            "answer_peak_bytes": budget.peak,
-            "answers_waiting": budget.waiting,
+            "answer_bytes": self.answers.used,
+            "answer_peak_bytes": self.answers.peak,
+            "answers_waiting": self.answers.waiting,
         }
         return Counts(
             **{name: getattr(self._store.counters, name) for name in Counts._fields if name not in now}, **now
@@ -285,10 +284,7 @@ class Service(grpc.GenericRpcHandler):
 
     def get(self, data: bytes, context: grpc.ServicerContext, form: Form = bytes) -> bytes:
         """Answer a GetRequest, in a form of its messages."""
-        request = parse(pb.GetRequest, data)
-        call = Call(self.guard, context, "read")
-        source = call.allow(request.ClientID, request.JournalDir)
-        lease = Lease(self.answers, call, kind="get")
+        request, source, lease = self._asked(pb.GetRequest, data, context, "get")
         wanted = request.MaxBytes or _GET_BYTES
         with (
             lease.building(min(max(wanted, PIECE_BYTES), self._most_answer_bytes)) as size,
@@ -314,14 +310,11 @@ class Service(grpc.GenericRpcHandler):
 
     def _read(self, asked: bytes, context: grpc.ServicerContext) -> Iterator[Answer]:
         with self.guard.answering(context), self._stream(context, "streams"):
-            request = parse(pb.ReadRequest, asked)
-            call = Call(self.guard, context, "read")
-            source = call.allow(request.ClientID, request.JournalDir)
-            lease = Lease(self.answers, call, kind="stream")
+            request, source, lease = self._asked(pb.ReadRequest, asked, context, "stream")
             most = min(_RUN_BYTES, self._most_answer_bytes)
             with self._reader(source, request.Offset, lease, skip=request.Skip, verify=request.Verify) as reader:
                 while True:
-                    call.check()
+                    lease.call.check()
                     with lease.building(most) as size:
                         pieces = reader.run(size, request.StopOffset)
                         if not pieces:
@@ -336,10 +329,7 @@ class Service(grpc.GenericRpcHandler):
     def follow(self, asked: bytes, context: grpc.ServicerContext, form: Form = bytes) -> Generator[Answer]:
         """Follow a journal, as a GetRequest says; each answer is in a form of its messages."""
         with self.guard.answering(context), self._stream(context, "followers", self.limits.max_followers):
-            request = parse(pb.GetRequest, asked)
-            call = Call(self.guard, context, "read")
-            source = call.allow(request.ClientID, request.JournalDir)
-            lease = Lease(self.answers, call, kind="stream", patient=True)
+            request, source, lease = self._asked(pb.GetRequest, asked, context, "stream", patient=True)
             most = min(_RUN_BYTES, self._most_answer_bytes)
             with (
                 self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
@@ -348,7 +338,7 @@ class Service(grpc.GenericRpcHandler):
                 follow = Get(reader, request.MaxMessages or _GET_MESSAGES, request.MaxBytes or most)
                 came_at = time.monotonic()
                 while context.is_active():
-                    call.check()
+                    lease.call.check()
                     with lease.building(most) as size:
                         data = follow.answer(size)
                         if data:
@@ -429,6 +419,15 @@ class Service(grpc.GenericRpcHandler):
     def _busy(self) -> BusyError:
         most = self.limits.max_calls
         return BusyError(f"the hub already has {most} calls of this kind in progress or waiting; try again later")
+
+    def _asked(
+        self, kind: Any, data: bytes, context: grpc.ServicerContext, share: str, *, patient: bool = False
+    ) -> tuple[Any, Source, Lease]:
+        """Return a request to read, its journal, which the caller may read, and its share of the memory."""
+        request = parse(kind, data)
+        call = Call(self.guard, context, "read")
+        source = call.allow(request.ClientID, request.JournalDir)
+        return request, source, Lease(self.answers, call, kind=share, patient=patient)
 
     def _reader(self, source: Source, offset: int, lease: Lease, *, skip: bool = False, verify: bool = False) -> Reader:
         most = max(self.limits.max_message_bytes - _ANSWER_HEAD_BYTES, 1)

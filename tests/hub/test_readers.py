@@ -197,7 +197,7 @@ def unread_stream(server: Server) -> Iterator[Any]:
     whole = pb.ReadRequest(ClientID="a", JournalDir="j").SerializeToString()
     with grpc.insecure_channel(server.address, options=[*OPTIONS, *SMALL_WINDOW]) as channel:
         call = unread(channel, "Read", whole)
-        until(lambda: server.service.answers.budget.used >= 1 << 20)
+        until(lambda: server.service.answers.used >= 1 << 20)
         yield call
 
 
@@ -251,7 +251,7 @@ def test_a_reader_that_does_not_continue_is_ended_when_others_wait(
         assert ended.value.code() is grpc.StatusCode.CANCELLED
         assert server.service.answers.stalled == 1
         assert "1 readers, one at ipv4:127.0.0.1:" in caplog.text
-    assert server.service.answers.budget.used == 0
+    assert server.service.answers.used == 0
 
 
 def test_a_slow_reader_is_not_disconnected_if_no_other_waits(tmp_path: Path) -> None:
@@ -263,15 +263,15 @@ def test_a_slow_reader_is_not_disconnected_if_no_other_waits(tmp_path: Path) -> 
 
 def test_a_reader_that_waits_and_leaves_frees_its_place(tmp_path: Path) -> None:
     with hungry(tmp_path, stall_s=3600.0) as (server, client), unread_stream(server):
-        budget = server.service.answers.budget
+        answers = server.service.answers
         with grpc.insecure_channel(server.address) as channel:
             get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
             call = get.future(pb.GetRequest(ClientID="a", JournalDir="j").SerializeToString())
-            until(lambda: budget.waiting)
+            until(lambda: answers.waiting)
             call.cancel()
-            until(lambda: not budget.waiting)
+            until(lambda: not answers.waiting)
         assert client.put("other", sample(1)) == 1
-    assert budget.used == 0
+    assert answers.used == 0
 
 
 def test_calls_beyond_the_limit_are_refused_by_kind(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_calls_beyond_the_limit_are_refused_by_kind(tmp_path: Path) -> None:
         with grpc.insecure_channel(server.address) as channel:
             get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
             waiting = get.future(asked)
-            until(lambda: server.service.answers.budget.waiting)
+            until(lambda: server.service.answers.waiting)
             with pytest.raises(BusyError, match="calls of this kind"):
                 client.get("j", 0)
             with pytest.raises(BusyError, match="calls of this kind"):
@@ -314,7 +314,7 @@ def test_stopping_does_not_wait_for_readers_that_wait(tmp_path: Path) -> None:
     ):
         get: Any = channel.unary_unary("/hub.Hub/Get", None, None)
         call = get.future(pb.GetRequest(ClientID="a", JournalDir="j").SerializeToString())
-        until(lambda: server.service.answers.budget.waiting)
+        until(lambda: server.service.answers.waiting)
         server.close()
         assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 

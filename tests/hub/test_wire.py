@@ -440,7 +440,7 @@ def test_an_unread_stream_ends_with_its_token(tmp_path: Path) -> None:
             read: Any = channel.unary_stream("/hub.Hub/Read", pb.ReadRequest.SerializeToString, None)
             shown = [("authorization", f"Bearer {token}")]
             call = read(pb.ReadRequest(ClientID="a", JournalDir="j"), metadata=shown)
-            until(lambda: server.service.answers.budget.used)
+            until(lambda: server.service.answers.used)
             path.write_text("# no one\n")
             until(lambda: not server.service.streams)
             assert server.counts().refusals == {"access": 1}
