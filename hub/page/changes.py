@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 from hub.page.journal import cells
-from hub.page.views import Context, MissingError, PageFunction, View, address, number_in
+from hub.page.views import Context, MissingError, PageFunction, View, address, journal_address, number_in, trail_of
 from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
@@ -43,7 +43,7 @@ def reader(context: Context, query: _Query) -> View:
         target = _target(path, place)
         require_movable(Path(path), name, target)
         values |= {"preview": describe_reset(Journal(path), offset, target), "target": target}
-    return View("change_reader.html", f"Move reader {name}", values, _trail(path))
+    return View("change_reader.html", f"Move reader {name}", values, trail_of(path))
 
 
 def change_reader(context: Context, form: _Query, who: str) -> str:
@@ -61,7 +61,7 @@ def change_reader(context: Context, form: _Query, who: str) -> str:
     _target(path, str(target))
     move_reader(Path(path), name, target)
     _log.warning("%s moved reader %r of %s from %s to %d", who, name, path, before, target)
-    return _journal_address(path)
+    return journal_address(path)
 
 
 def dead_letter(context: Context, query: _Query) -> View:
@@ -83,7 +83,7 @@ def dead_letter(context: Context, query: _Query) -> View:
         "reason": found.reason,
         "traceback": found.traceback,
     }
-    trail = [*_trail(path), (_queue_address(path, name), name)]
+    trail = [*trail_of(path), (_queue_address(path, name), name)]
     return View("change_dead_letter.html", f"Dead letter {offset}", values, trail)
 
 
@@ -116,7 +116,7 @@ def pause(context: Context, query: _Query) -> View:
     paused = there.stats.paused if found is None else found.paused
     values = {"path": path, "name": name, "stats": there.stats, "paused": paused, "schedule": schedule}
     what = f"schedule {schedule}" if schedule else f"queue {name}"
-    trail = [*_trail(path), (_queue_address(path, name), name)]
+    trail = [*trail_of(path), (_queue_address(path, name), name)]
     return View("change_pause.html", f"{'Resume' if paused else 'Pause'} {what}", values, trail)
 
 
@@ -169,14 +169,6 @@ def _target(path: str, place: str) -> int:
         return reset_target(Journal(path), place)
     except click.UsageError as error:
         raise ValueError(error.message) from None
-
-
-def _trail(path: str) -> list[tuple[str, str]]:
-    return [("/", "Overview"), (_journal_address(path), path)]
-
-
-def _journal_address(path: str) -> str:
-    return f"/journal?path={address(path)}"
 
 
 def _queue_address(path: str, name: str) -> str:

@@ -131,8 +131,11 @@ class Guard:
         path: str = request.scope["path"]  # not request.url: older versions of Starlette parse it with the header Host
         if path.startswith(STATIC):
             return None
+        form = await _form(request) if posting else {}
+        if form is None:
+            return _refused(413, f"the form must have at most {_FORM_BYTES} bytes")
         if path == LOGIN:
-            return await self._log_in(request) if posting else None
+            return self._log_in(form) if posting else None
         try:
             viewer = self._admit(request, cookies, browser)
         except UnavailableError as error:
@@ -141,28 +144,19 @@ class Guard:
             if posting or "text/html" not in request.headers.get("accept", ""):
                 return _refused(401, f"{error}; `sej hub token --view NAME` makes a token")
             return RedirectResponse(LOGIN, 303)
-        request.scope["viewer"] = viewer
-        if posting:
-            return await self._may_post(request, viewer)
-        return None
+        request.scope["viewer"], request.scope["form"] = viewer, form
+        return self._may_post(form, viewer) if posting else None
 
-    async def _may_post(self, request: Request, viewer: Viewer) -> Response | None:
-        form = await _form(request)
-        if form is None:
-            return _refused(413, f"the form must have at most {_FORM_BYTES} bytes")
+    def _may_post(self, form: dict[str, str], viewer: Viewer) -> Response | None:
         if not hmac.compare_digest(form.get("secret", "").encode(), viewer.secret.encode()):
             return _refused(403, "the form is from an earlier run of the server; reload the page and try again")
         if not self._allow_changes:
             return _refused(403, "this server is read-only; start it with --allow-changes")
         if not viewer.may_change:
             return _refused(403, "this token may only look; `sej hub token --change NAME` makes one that may change")
-        request.scope["form"] = form
         return None
 
-    async def _log_in(self, request: Request) -> Response:
-        form = await _form(request)
-        if form is None:
-            return _refused(413, f"the form must have at most {_FORM_BYTES} bytes")
+    def _log_in(self, form: dict[str, str]) -> Response:
         token = form.get("token", "").strip()
         try:
             self._person(token)

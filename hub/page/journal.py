@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from hub.page.sampler import STUCK_S
-from hub.page.views import LIVE_S, Context, MissingError, View, address, number_in
+from hub.page.views import LIVE_S, Context, MissingError, View, number_in, trail_of
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import as_text
 from sej.cli.shared.units import Moment, parse_place
@@ -124,7 +124,7 @@ def messages(context: Context, query: Mapping[str, str]) -> View:
         "before": max(first, offset - _PAGE) if offset > first and not key else None,
         "read": following - offset,
     }
-    return View("messages.html", f"Messages of {path}", values, _trail(path))
+    return View("messages.html", f"Messages of {path}", values, trail_of(path))
 
 
 def message_at(context: Context, query: Mapping[str, str]) -> tuple[str, Message]:
@@ -161,7 +161,7 @@ def message(context: Context, query: Mapping[str, str]) -> View:
         "first": there.first_offset,
         "end": good_end_of(there),
     }
-    return View("message.html", f"Message {found.offset} of {path}", values, _trail(path))
+    return View("message.html", f"Message {found.offset} of {path}", values, trail_of(path))
 
 
 def damage(context: Context, query: Mapping[str, str]) -> View:
@@ -171,7 +171,7 @@ def damage(context: Context, query: Mapping[str, str]) -> View:
     problems = context.sampler.round.problems.get(path)
     found = sorted(found, key=lambda finding: _LEVELS.index(finding.level))
     values = {"path": path, "findings": found, "full": full, "problems": [(path, problems)] if problems else []}
-    return View("damage.html", f"State of {path}", values, _trail(path))
+    return View("damage.html", f"State of {path}", values, trail_of(path))
 
 
 def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
@@ -187,10 +187,6 @@ def cells(found: Message, value_bytes: int = PREVIEW_BYTES) -> dict[str, Any]:
         "size": len(found.value),
         "cut": len(found.value) > value_bytes,
     }
-
-
-def _trail(path: str) -> list[tuple[str, str]]:
-    return [("/", "Overview"), (f"/journal?path={address(path)}", path)]
 
 
 def _json(value: bytes) -> str | None:
@@ -234,7 +230,11 @@ def queue(context: Context, query: Mapping[str, str]) -> View:
         items = [_item(one) for one in look.items(state, limit=_ITEMS)] if counts[state] else []
         values["lists"].append((state, state.capitalize(), items))
     return View(
-        "queue.html", f"{'Queue' if name == 'queue' else f'Queue {name}'} of {path}", values, _trail(path), live=LIVE_S
+        "queue.html",
+        f"{'Queue' if name == 'queue' else f'Queue {name}'} of {path}",
+        values,
+        trail_of(path),
+        live=LIVE_S,
     )
 
 

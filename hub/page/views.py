@@ -64,14 +64,6 @@ def _age(seconds: float | None) -> str:
     return "–" if seconds is None else f"{human_duration(seconds)} ago"
 
 
-def _queues(path: str) -> list[str]:
-    return sorted(Directory(path, OS).queue_names())
-
-
-def _number(number: float) -> str:
-    return f"{number:,}"
-
-
 def templates() -> Environment:
     """Load and compile the templates of this package."""
     found = Environment(
@@ -88,10 +80,12 @@ def templates() -> Environment:
         age=_age,
         rate=_rate,
         when=when,
-        number=_number,
+        number="{:,}".format,
         path=_path,
     )
-    found.globals.update(mark=_MARKS.get, address=address, queues_of=_queues)
+    found.globals.update(
+        mark=_MARKS.get, address=address, queues_of=lambda path: sorted(Directory(path, OS).queue_names())
+    )
     for name in found.list_templates():
         found.get_template(name)  # compiled now, so that the first page is as fast as the others
     return found
@@ -131,6 +125,16 @@ class Context(NamedTuple):
         if path not in self.sampler.round.samples or not self.sampler.may_show(path):
             raise MissingError("this page has no such journal", path=path or None)
         return path
+
+
+def trail_of(path: str) -> list[tuple[str, str]]:
+    """Return the pages above those of a journal: address and name."""
+    return [("/", "Overview"), (journal_address(path), path)]
+
+
+def journal_address(path: str) -> str:
+    """Return the address of a journal's page."""
+    return f"/journal?path={address(path)}"
 
 
 class View(NamedTuple):

@@ -8,7 +8,7 @@ leave them out (``journals=False``) and read :func:`hub.stats`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hub.naming import source_path
 from hub.overview import stats
@@ -82,24 +82,24 @@ def _latency(family: Any, buckets: Iterable[int], seconds: float) -> Metric:
     return found
 
 
+_BY_JOURNAL: Final = (
+    ("journal_bytes", "Bytes of a journal."),
+    ("journal_end_offset", "The offset that is expected next."),
+    ("journal_last_arrival_seconds", "When a journal was last written, since the epoch."),
+    ("reader_lag_messages", "Messages that a reader has not read.", "reader"),
+    ("journal_damaged", "1 if a journal cannot be read."),
+    ("queue_items", "Items of a work queue, by state.", "queue", "state"),
+    ("queue_oldest_seconds", "Seconds since the oldest ready item was put.", "queue"),
+    ("queue_paused", "1 while a queue is paused.", "queue"),
+    ("queue_kinds_at_limit", "Kinds of items that wait because of a limit.", "queue"),
+    ("schedule_next_timestamp_seconds", "Next time of a schedule that is not paused.", "queue", "schedule"),
+)
+"""Name, text, and labels in addition to client and journal."""
+
+
 def _by_journal(family: Any, root: str) -> Iterator[Metric]:
-    names = ["client", "journal"]
-    size = family("sej_hub_journal_bytes", "Bytes of a journal.", labels=names)
-    end = family("sej_hub_journal_end_offset", "The offset that is expected next.", labels=names)
-    arrival = family(
-        "sej_hub_journal_last_arrival_seconds", "When a journal was last written, since the epoch.", labels=names
-    )
-    lag = family("sej_hub_reader_lag_messages", "Messages that a reader has not read.", labels=[*names, "reader"])
-    damaged = family("sej_hub_journal_damaged", "1 if a journal cannot be read.", labels=names)
-    items = family("sej_hub_queue_items", "Items of a work queue, by state.", labels=[*names, "queue", "state"])
-    oldest = family(
-        "sej_hub_queue_oldest_seconds", "Seconds since the oldest ready item was put.", labels=[*names, "queue"]
-    )
-    paused = family("sej_hub_queue_paused", "1 while a queue is paused.", labels=[*names, "queue"])
-    full = family("sej_hub_queue_kinds_at_limit", "Kinds of items that wait because of a limit.",
-                  labels=[*names, "queue"])  # fmt: skip
-    turn = family("sej_hub_schedule_next_timestamp_seconds", "Next time of a schedule that is not paused.",
-                  labels=[*names, "queue", "schedule"])  # fmt: skip
+    found = [family(f"sej_hub_{name}", text, labels=["client", "journal", *more]) for name, text, *more in _BY_JOURNAL]
+    size, end, arrival, lag, damaged, items, oldest, paused, full, turn = found
     for journal in stats(root):
         where = [journal.source.client, journal.source.journal_dir]
         damaged.add_metric(where, 0 if journal.error is None else 1)
@@ -118,7 +118,7 @@ def _by_journal(family: Any, root: str) -> Iterator[Metric]:
             for one in queue.summary.schedules:
                 if one.next_at is not None:
                     turn.add_metric([*where, queue.name, one.name], one.next_at / 1e9)
-    yield from (size, end, arrival, lag, damaged, items, oldest, paused, full, turn)
+    yield from found
 
 
 def register(server: Server, registry: CollectorRegistry | None = None, *, journals: bool = True) -> CollectorRegistry:
