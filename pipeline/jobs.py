@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.columns import ONE_SOURCE
+from pipeline.columns import ONE_SOURCE, SEJ, ddl
 from pipeline.connection import ANSWER_S, RETRY_S, Line, Remote
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.reading.discovery import Origin as Place
-from pipeline.reading.discovery import discover
+from pipeline.reading.discovery import discover, name_several
 from pipeline.reading.extents import Extent
 from pipeline.reading.planning import count, total
 from pipeline.reading.remote import listed_on
@@ -76,10 +76,16 @@ class _Origin(NamedTuple):
         name = os.fspath(root)
         return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}", remote)
 
+    @property
+    def schema(self) -> str:
+        """The columns of the journals, without those of a kept schema."""
+        return ddl(SEJ if self.remote is None and name_several([self.name]) else ONE_SOURCE)
+
     def stream(self, spark: SparkSession, messages_per_batch: int, **more: str | None) -> DataFrame:
         """Read from the first message on, in steps."""
         steps = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
-        return spark.readStream.format("sej").options(**self.options, **steps, **_set(more)).load(self.name)
+        reader = spark.readStream.format("sej").schema(self.schema)
+        return reader.options(**self.options, **steps, **_set(more)).load(self.name)
 
     def require_distinct(self) -> None:
         """Refuse journals that have the same client, prefix and shard: a job would take them for one.
@@ -363,7 +369,7 @@ class _Rewriting:
         self._in_place = origin.described == os.path.realpath(target)
         self._name = _named(job, origin.described, os.path.realpath(target))
         self._ends: dict[str, int] | None = None
-        reader = spark.read.format("sej").options(**origin.options)
+        reader = spark.read.format("sej").schema(origin.schema).options(**origin.options)
         if self._in_place:  # what is appended meanwhile must not be removed
             self._ends = {origin.name: Extent(origin).end for origin in discover([target])}
             reader = reader.option("endingOffsets", json.dumps(self._ends))
@@ -515,7 +521,7 @@ def stats(
 
     origin = _Origin.of(root, hub, token, tls)
     origin.require_distinct()
-    journals = spark.read.format("sej").options(**origin.options).load(origin.name)
+    journals = spark.read.format("sej").schema(origin.schema).options(**origin.options).load(origin.name)
     time = f.when(f.col("timestamp").isNotNull(), f.col("timestamp_ns"))
     before = f.lag("time").over(Window.partitionBy(*_WHOSE).orderBy("offset"))
     sizes = journals.select(

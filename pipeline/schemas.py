@@ -80,7 +80,7 @@ def _row(fields: Fields) -> dict[str, str | None]:
 
 @click.group("schema")
 def app() -> None:
-    """Columns of the values, kept with the messages, for sej sql, export, ship and pipeline.table."""
+    """Columns of the values, kept with the messages, for sej sql, export, ship, pipeline.table and Spark."""
 
 
 @app.command("set")

@@ -154,6 +154,12 @@ def values_of(options: Options) -> ValueFormat | None:
     return value_format(fields, ("valueFormat", "valueDefinition"))
 
 
+def value_columns(fields: Fields) -> dict[str, str]:
+    """Return the columns of values, with that of the values that do not fit if the mode is ``permissive``."""
+    bad = {BAD: "binary"} if fields.mode == "permissive" else {}
+    return {**typed_columns(fields.schema or ""), **bad}
+
+
 def typed_columns(schema: str) -> dict[str, str]:
     """Return the columns of a schema for values.
 

@@ -25,10 +25,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.columns import ONE_SOURCE, SEJ, arrow_schema, ddl
 from pipeline.formats.rows import RefusedReader
-from pipeline.options import READ, STREAM, WRITE, OptionError, Options, parse
+from pipeline.options import READ, STREAM, WRITE, Fields, OptionError, Options, parse
 from pipeline.paths import local_path, paths_of
-from pipeline.reading.discovery import name_several
+from pipeline.reading.discovery import name_several, with_roots
 from pipeline.reading.stream import FilteringSejReader, SejReader, SejStreamReader
+from pipeline.schemas import kept_schema
+from pipeline.values import value_columns
 from pipeline.writing.sink import SejStreamWriter, SejWriter
 from sej.errors import SejError
 from sej.system.paths import absolute_path
@@ -60,6 +62,8 @@ class SejSource(DataSource):
         options = self.options if _CREATED not in self.options else _of_table(self.options)
         paths = [] if options.get("hub") else paths_of(options, may_be_none=True)
         columns = SEJ if name_several(paths) else ONE_SOURCE
+        if fields := _fields(options):
+            columns = {**columns, **value_columns(fields)}
         if options is self.options:
             return ddl(columns)
         found = from_arrow_schema(arrow_schema(columns, columns))
@@ -94,10 +98,15 @@ class SejSource(DataSource):
         return SejStreamWriter(_one_path(self.options, options, schema), options, schema, overwrite, checkpoint)
 
     def _options(self, schema: StructType) -> Mapping[str, str]:
-        """Return the options of a read; if it does not say what to read, with those of its table."""
-        if {"path", "paths", "hub"} & self.options.keys():
-            return self.options
-        return {**_kept(schema), **self.options}
+        """Return the options of a read, with those of its table and of the kept schema if it does not have them."""
+        given: Mapping[str, str] = self.options
+        if not {"path", "paths", "hub"} & given.keys():
+            given = {**_kept(schema), **given}
+        fields = _fields(given)
+        if fields is None:
+            return given
+        kept = {"valueFormat": fields.format, "valueDefinition": fields.definition}
+        return {**given, **{name: text for name, text in kept.items() if text is not None}}
 
 
 def _of_table(properties: Mapping[str, str]) -> dict[str, str]:
@@ -120,6 +129,15 @@ def _of_table(properties: Mapping[str, str]) -> dict[str, str]:
         found["path"] = absolute_path(local_path(path))
     parse(READ, found)
     return found
+
+
+def _fields(options: Mapping[str, str]) -> Fields | None:
+    """Return the schema of the values that is kept with the journals; None if the options say what the values are."""
+    given = {name.lower(): text for name, text in options.items()}
+    if "valueformat" in given or "hub" in given:
+        return None
+    kept = kept_schema(with_roots(paths_of(given, may_be_none=True)))
+    return None if kept is None else kept._replace(mode=given.get("valuemode", kept.mode).lower())
 
 
 def _kept(schema: StructType) -> Mapping[str, str]:

@@ -114,6 +114,11 @@ def roots_of(path: str) -> list[str]:
     return [each for each in below if _holds_journals(each)] or [path]
 
 
+def with_roots(paths: Sequence[str]) -> list[str]:
+    """Return the paths, and after them the roots below them, which may have a kept schema, too."""
+    return [*paths, *(root for path in paths for root in roots_of(path))]
+
+
 def name_several(paths: Sequence[str]) -> bool:
     """Return whether a table of these paths needs the column that says which: it is not of one root."""
     return len(paths) > 1 or [root for path in paths for root in roots_of(path)] != list(paths)

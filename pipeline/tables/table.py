@@ -23,7 +23,7 @@ from pipeline.needs import needed
 from pipeline.options import VALUE_FORMATS, VALUE_MODES, Fields, OptionError
 from pipeline.paths import local_path
 from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Slice, discover, layout_of, matching, name_several, roots_of
+from pipeline.reading.discovery import Slice, discover, layout_of, matching, name_several, roots_of, with_roots
 from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.planning import extents_of, pack, refuse_unknown
 from pipeline.reading.remote import RemoteExtent
@@ -31,7 +31,7 @@ from pipeline.reading.rows import RowSource, batches_of
 from pipeline.reading.task import read
 from pipeline.schemas import kept_schema
 from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
-from pipeline.values import BAD, typed_columns, value_format
+from pipeline.values import value_columns, value_format
 from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
@@ -496,13 +496,12 @@ def with_values(way: ReadOptions, paths: Sequence[str], fields: Fields) -> ReadO
     if way.remote is None and name_several(paths):
         way = way._replace(columns=SEJ)
     if fields.schema is None and way.remote is None:
-        kept = kept_schema([*paths, *(root for path in paths for root in roots_of(path))])
+        kept = kept_schema(with_roots(paths))
         fields = fields if kept is None else kept._replace(mode=fields.mode)
     if fields.schema is None:
         return way
     values = value_format(fields, ("format", "definition"))
-    bad = {BAD: "binary"} if fields.mode == "permissive" else {}
-    return way._replace(values=values, columns={**way.columns, **typed_columns(fields.schema), **bad})
+    return way._replace(values=values, columns={**way.columns, **value_columns(fields)})
 
 
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:

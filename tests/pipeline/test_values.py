@@ -25,6 +25,8 @@ import pipeline
 import sej
 import shard
 from hub.wire import Server
+from pipeline import jobs
+from pipeline.columns import ONE_SOURCE
 from pipeline.options import Fields
 from pipeline.schemas import keep_schema
 from tests.cli.inside import Done, inside
@@ -390,6 +392,35 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
         (3, 3),
         (4, None),
     ]
+
+
+@pytest.mark.spark
+def test_spark_reads_a_kept_schema(spark: SparkSession, tmp_path: Path) -> None:
+    path = fill(tmp_path / "j", [*map(as_json, ROWS), b"plain text"])
+    keep_schema(str(path), Fields("id bigint, amount decimal(10,2)"))
+    found = spark.read.format("sej").load(str(path))
+    assert found.columns == [*ONE_SOURCE, "id", "amount", "bad_value"]
+    assert [(row.id, row.amount) for row in found.orderBy("offset").collect()] == [
+        *((row["id"], row["amount"]) for row in ROWS),
+        (None, None),
+    ]
+    dropped = spark.read.format("sej").option("valueMode", "drop").load(str(path))
+    assert dropped.columns[-1] == "amount" and dropped.count() == 4
+    assert [row.id for row in dropped.where("amount = 0.5").collect()] == [2]
+    chosen = spark.read.format("sej").schema("offset bigint, id bigint").load(str(path)).where("id = offset")
+    assert chosen.count() == 4
+    query = spark.readStream.format("sej").load(f"file:{path}").writeStream.format("memory").queryName("kept")
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert spark.sql("SELECT sum(amount) AS s FROM kept").collect()[0].s == Decimal("1.50")
+    spark.sql(f"CREATE TABLE typed_orders USING sej OPTIONS (path '{path}')")
+    assert spark.sql("SELECT sum(amount) AS s FROM typed_orders").collect()[0].s == Decimal("1.50")
+    spark.sql("DROP TABLE typed_orders")
+    # A job copies messages: the schema is not its concern.
+    assert jobs.archive(spark, path, tmp_path / "archive") == 5
+    assert {*spark.read.parquet(str(tmp_path / "archive")).columns} == {*ONE_SOURCE, "day"}
+    (path / "schema.json").write_text("{}")
+    with pytest.raises(Exception, match=r"schema.json: not a schema .*write it again with sej schema set"):
+        spark.read.format("sej").load(str(path))
 
 
 def test_a_date_and_bytes_in_json(tmp_path: Path) -> None:
