@@ -84,6 +84,9 @@ def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -
     position = _write(session, missing, missing + b"".join(raws))
     if position is None or not raws:
         return None if position is None else []
+    there = session.disk.status(session.path)
+    if there is None or there.identity != session.status.identity:  # an editor has put another file there
+        return None
     places = []
     position += len(missing)
     for raw in raws:

@@ -13,7 +13,8 @@ An editor writes to the file without taking the queue's lock. So an edit has the
    If the message is not there, raise ``MessageMovedError`` and write nothing.
 4. Write one control byte, or a variable in its reserved space. The length of the file does not change. Then write the
    number of the change (``textqueue.format.generation``).
-5. Compare the path again. If an editor has put another file there, begin again with that file.
+5. If the file has no name any more, an editor has put another file there: begin again with that file. If it has been
+   renamed, as to a backup, the edit counts as one from before the save.
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
    the edit, the line says that the state is not known, and the next session examines the file.
 """
@@ -212,24 +213,23 @@ class QueueFile:
         the whole edit was written, the ledger gets no state of the file, so that the next session reconciles. If a file
         lease that another process waits for can still be released, it was valid until now.
 
-        Returns whether the whole edit is in the file at the path. If not, the caller tries again.
+        Returns whether the whole edit is in a file that has a name. If not, the caller tries again.
         """
-        file, before = self.file, self.status
-        at, number = self.ledger.line_at, self.ledger.number
+        file, before, ledger = self.file, self.status, self.ledger
+        at, number = ledger.line_at, ledger.number
         still = self._still and (self.alone or at < 0 or self._has_number(file))
         if wrote:
             number += 1
             if at >= 0 and self.known and still:
                 file.write_at(NUMBER % number, at)
-        there = self.disk.status(self.path)
-        if whole and (there is None or there.inode != before.inode or there.device != before.device):
+        now = file.status()
+        if whole and not now.links:  # an editor has put another file there
             return False
         ours = self.known and whole
         if ours and not self.alone and not (self._leased and end_file_lease(file)):
             ours = still and time.monotonic() - self._began < MOMENT_S
-        size, mtime_ns = (there or before).size, (there or before).mtime_ns
-        token = (before.inode, size, mtime_ns) if ours else unknown(token_of(before))
-        self.ledger.append(lines, token, number)
+        token = (before.inode, now.size, now.mtime_ns)
+        ledger.append(lines, token if ours else unknown(token_of(before)), number)
         return whole
 
     def _begin(self, file: File) -> bool:
