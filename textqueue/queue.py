@@ -37,9 +37,9 @@ from textqueue.claims.claim import Claim, Claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
 from textqueue.editing.archive_and_split import archive, check_target
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.queue_file import OnRevert, Options
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import Conflict, InvalidTextError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.reading.cursor import Cursor, walk
@@ -436,7 +436,7 @@ class TextQueue:
             TypeError: an argument has another type.
         """
         require(status=(status, _STATUS))
-        groups: dict[int, tuple[Source, list[Message]]] = {}
+        groups: dict[int, tuple[TqFile, list[Message]]] = {}
         for message in messages:
             if type(message) is not Message:
                 _MESSAGE("each message", message)

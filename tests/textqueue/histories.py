@@ -48,8 +48,8 @@ def steady() -> Iterator[None]:
         patch("textqueue.editing.queue_file._PAUSE_S", 0.0001),
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
         patch("textqueue.editing.queue_file.SAVING_S", FOR_EVER_S),
-        patch("textqueue.editing.edit_with_retries._RENAMED_S", 0.002),
-        patch("textqueue.editing.edit_with_retries._RENAMED_PAUSE_S", 0.001),
+        patch("textqueue.editing.tq_file._RENAMED_S", 0.002),
+        patch("textqueue.editing.tq_file._RENAMED_PAUSE_S", 0.001),
     ):
         yield
 

@@ -74,8 +74,8 @@ def test_a_compaction_forgets_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     def check(ledger: Ledger) -> None:
         def known() -> tuple[object, ...]:
             kinds = MARKS | {SET, ARCHIVED}
-            changes = [one for one in ledger.history() if one.kind in kinds or one.owner.startswith(WAS)]
-            claims = {at: (one.kind, one.digest, one.owner) for at, one in ledger.claims.items()}
+            changes = [one for one in ledger.history() if one.kind in kinds or one.detail.startswith(WAS)]
+            claims = {at: (one.kind, one.digest, one.detail) for at, one in ledger.claims.items()}
             return changes, claims, ledger.failed, ledger.token, ledger.epoch, ledger.foreign, ledger.generation
 
         before, lines = copy.deepcopy(known()), ledger.lines

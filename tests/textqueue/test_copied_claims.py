@@ -8,8 +8,8 @@ import pytest
 
 from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, taken
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing.edit_with_retries import ClaimLostError
 from textqueue.editing.message import marking
+from textqueue.editing.tq_file import ClaimLostError
 from textqueue.reading.details import details
 
 _THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)\nsys.stdin.readline()\n"

@@ -275,7 +275,7 @@ def test_a_change_by_a_user_is_written_again_too() -> None:
 def test_a_file_that_another_program_keeps_open_is_not_claimed_to_be_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("queue_file", "edit_with_retries"):  # an edit that takes longer may not be the only change
+    for module in ("queue_file", "tq_file"):  # an edit that takes longer may not be the only change
         monkeypatch.setattr(f"textqueue.editing.{module}.MOMENT_S", 60.0)
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n")

@@ -11,9 +11,9 @@ from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from tests.textqueue.claiming import got, lined, plain
 from textqueue import TextQueue
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import merge, save
 from textqueue.editing.queue_file import Options
+from textqueue.editing.tq_file import TqFile
 
 OLD = b"-a\n-b\n b2\n-c\n"
 
@@ -114,7 +114,7 @@ def test_an_editor_that_trims_blanks_takes_back_no_mark(tmp_path: Path, mine: by
         for _ in range(2):
             with q.claim():
                 pass
-    source = Source(str(path), Options(OS, SYSTEM, 0, "reapply", []))
+    source = TqFile(str(path), Options(OS, SYSTEM, 0, "reapply", []))
     assert save(source, OLD_BLANKS, mine) == []
     assert plain(path) == saved
 
@@ -124,7 +124,7 @@ def test_what_the_version_of_the_person_replaces_is_reported_after_a_mark(tmp_pa
     path.write_bytes(b"-a\n\\reason=   \n-b\n")
     with TextQueue(path) as q:
         got(q).mark_as_cleared()
-    source = Source(str(path), Options(OS, SYSTEM, 0, "reapply", []))
+    source = TqFile(str(path), Options(OS, SYSTEM, 0, "reapply", []))
     new = b"-new\n-a\n\\reason=why\n-b\n"
     assert save(source, b"-a\n\\reason=   \n-b\n", new) == [b"=a\n\\reason=   \n"]
     assert plain(path) == new
@@ -144,7 +144,7 @@ def test_a_person_deletes_one_of_equal_messages_while_a_worker_marks_one(tmp_pat
         assert b.give_back()
         old = path.read_bytes()
         assert claim.done()
-        source = Source(str(path), Options(OS, SYSTEM, 0, "reapply", []))
+        source = TqFile(str(path), Options(OS, SYSTEM, 0, "reapply", []))
         assert save(source, old, old[: len(lined(b""))] + message + b"-b\n") == []
         source.file.close()
         assert [m.value.partition("\n")[0] for m in q.messages()] == ["b"]

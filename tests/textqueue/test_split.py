@@ -12,8 +12,8 @@ from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.textqueue.claiming import claim_elsewhere, lined, plain
 from textqueue import TextQueue, check
 from textqueue.editing.archive_and_split import Part, split
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import Options
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -26,8 +26,8 @@ def by_half(part: Part) -> str:
     return "/q/new/jobs-a.tq" if part.raw[1:2] in b"ab" else "/q/new/jobs-c.tq"
 
 
-def source_of(path: str, disk: Disk) -> Source:
-    return Source(path, Options(disk, SYSTEM, 0, "reapply", []))
+def source_of(path: str, disk: Disk) -> TqFile:
+    return TqFile(path, Options(disk, SYSTEM, 0, "reapply", []))
 
 
 def content(disk: CrashDisk, path: str) -> bytes | None:

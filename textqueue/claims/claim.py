@@ -45,10 +45,10 @@ from sej.checks import POSITIVE_SECONDS, SECONDS
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
-from textqueue.editing.edit_with_retries import ClaimLostError, Replaced, Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import QueueFile
+from textqueue.editing.tq_file import ClaimLostError, Replaced, TqFile
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
@@ -173,7 +173,7 @@ class Claim:
                 return Change([(mutex.position, mutex.filled(b""))] if mutex is not None and ours else [], ENDED)
             made, counted = marked(read, raw), None if retries is None else retries_of(raw)
             if made is not None and status is MessageStatus.queued:
-                made = made._replace(owner=self._failed)
+                made = made._replace(detail=self._failed)
             if made is None or retries is None or counted is None or len(counted.data) < len(retries):
                 return made
             return made._replace(writes=[*made.writes, (counted.position, retries.ljust(len(counted.data)))])
@@ -253,7 +253,7 @@ class _Found(NamedTuple):
 class Claimer:
     """Finds the next free message of one file, without reading the done ones each time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TqFile) -> None:
         self._source = source
         self._epoch = -1
         self._returns = self._reading = 0
@@ -305,7 +305,7 @@ class Claimer:
             for position, record in sorted(ledger.claims.items()):
                 if belongs_to(record.holder, process) and (raw := claimed(session.file, position, record)):
                     message = Message(self._source, raw, position, ledger.epoch)
-                    found.append(Claim(self, message, record.owner, None))
+                    found.append(Claim(self, message, record.detail, None))
         return found
 
     def forget(self, claim: Claim) -> None:

@@ -32,9 +32,9 @@ from typing import Protocol
 from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
 from textqueue.claims.claim import Claim, Claimer, claimed
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
 from textqueue.format.parser import digest, essence, value_of
@@ -55,7 +55,7 @@ class OnceWriter(Protocol):
 
 
 def drain(
-    source: Source,
+    source: TqFile,
     claimer: Claimer,
     writer: OnceWriter,
     *,
@@ -101,7 +101,7 @@ def drain(
             intent = intent._replace(raws=[], owners=[], keys=None)
 
 
-def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known: Sequence[Place]) -> int:
+def _finish(source: TqFile, writer: OnceWriter, path: str, intent: Intent, known: Sequence[Place]) -> int:
     values = [value_of(raw) for raw in intent.raws]
     try:
         if intent.keys is None:
@@ -116,7 +116,7 @@ def _finish(source: Source, writer: OnceWriter, path: str, intent: Intent, known
     return len(intent.raws)
 
 
-def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], status: MessageStatus) -> None:
+def _end(source: TqFile, path: str, intent: Intent, known: Sequence[Place], status: MessageStatus) -> None:
     """Mark the messages of a batch, or give them back, and close the intent."""
     result = "is in the journal" if status is MessageStatus.cleared else "is not in the journal"
     for place, owner in zip(known, intent.owners, strict=True) if known else _claimed(source, intent):
@@ -129,7 +129,7 @@ def _end(source: Source, path: str, intent: Intent, known: Sequence[Place], stat
     write_intent(source.file.disk, path, intent._replace(raws=[], owners=[], keys=None), source.path)
 
 
-def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
+def _claimed(source: TqFile, intent: Intent) -> list[tuple[Place, bytes]]:
     """After a crash, return the current places of the messages of a batch, with their owners.
 
     The claims identify them, because the file may have an equal message that is not in the journal. A message without a
@@ -142,7 +142,7 @@ def _claimed(source: Source, intent: Intent) -> list[tuple[Place, bytes]]:
         ended = [one for one in last.values() if one.kind in MARKS]
         for record in sorted([*ledger.claims.values(), *ended], key=lambda one: one.position, reverse=True):
             if raw := claimed(session.file, record.position, record):
-                known = record.owner if record.kind in CLAIMS else b""
+                known = record.detail if record.kind in CLAIMS else b""
                 there.setdefault(record.digest + known, []).append(Place(record.position, raw, ledger.epoch))
     found = []
     for raw, owner in zip(intent.raws, intent.owners, strict=True):

@@ -36,9 +36,9 @@ from textqueue.commands.opening import (
 )
 from textqueue.editing.archive_and_split import Part, require_outside_journals
 from textqueue.editing.archive_and_split import split as split_file
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.merge import save
 from textqueue.editing.message import Message
+from textqueue.editing.tq_file import TqFile
 from textqueue.format.grammar import STATUS_OF, MessageStatus
 from textqueue.format.parser import value_of
 from textqueue.reading.checker import check
@@ -91,7 +91,7 @@ def split(path: Path, directory: Path, by_status: bool, every: int | None, varia
 
 
 def _naming(
-    source: Source, directory: Path, *, by_status: bool, every: int | None, variable: str | None
+    source: TqFile, directory: Path, *, by_status: bool, every: int | None, variable: str | None
 ) -> Callable[[Part], str | None]:
     """Return a function that returns the path of the new file for a message."""
     stem = directory / os.path.basename(source.path).removesuffix(SUFFIX)

@@ -26,8 +26,8 @@ from sej.system.disk import OS
 from sej.system.locks import process_host, process_start
 from sej.system.paths import absolute_path
 from textqueue.claims.drain import OnceWriter
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import Conflict, InvalidTextError
 from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
 from textqueue.format.parser import digest, essence
@@ -139,7 +139,7 @@ def reporting(queue: TextQueue) -> Iterator[TextQueue]:
 
 
 @contextmanager
-def opened_files(path: Path) -> Iterator[list[Source]]:
+def opened_files(path: Path) -> Iterator[list[TqFile]]:
     """Open the files of a queue for edits that concern one file each. Print the conflicts at the end."""
     with opened(path, some=True) as queue:
         yield queue._inputs.sources

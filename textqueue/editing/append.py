@@ -8,13 +8,13 @@ from typing import Final
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_file_lease
-from textqueue.editing.edit_with_retries import Replaced, Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
+from textqueue.editing.tq_file import Replaced, TqFile
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import digest, essence, render
-from textqueue.ledger.log import APPENDED, text_owner
+from textqueue.ledger.log import APPENDED, text_detail
 
 New = tuple[str | bytes, Sequence[str | bytes]]
 """A text and its variables."""
@@ -49,7 +49,7 @@ def require_valid(entries: Sequence[New], status: MessageStatus, path: str) -> N
             )
 
 
-def append(source: Source, entries: Sequence[New], status: MessageStatus) -> list[Place]:
+def append(source: TqFile, entries: Sequence[New], status: MessageStatus) -> list[Place]:
     """Append entries, if all are valid, in one write under the lock. The file is created if it is missing."""
     require_valid(entries, status, source.path)  # before the file is changed
     queue = source.file
@@ -93,7 +93,7 @@ def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -
         places.append(Place(position, raw, 0))
         position += len(raw)
     logged = places if len(places) <= _LOGGED else places[-1:]
-    lines = [(APPENDED, position, digest(essence(raw)), text_owner(raw)) for position, raw, _ in logged]
+    lines = [(APPENDED, position, digest(essence(raw)), text_detail(raw)) for position, raw, _ in logged]
     return [place._replace(epoch=session.ledger.epoch) for place in places] if session.log(lines) else None
 
 

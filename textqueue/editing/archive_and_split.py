@@ -49,10 +49,10 @@ from sej.system.disk import Disk, File
 from sej.system.locks import end_file_lease
 from sej.system.paths import absolute_path, around
 from sej.system.sealed import SealedFile, seal, whole
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import ALL, QueueFile
 from textqueue.editing.reconcile import shifted
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
@@ -161,7 +161,7 @@ def require_outside_journals(disk: Disk, target: str) -> None:
 _NOTE_BYTES: Final = 1 << 32
 
 
-def check_target(source: Source, target: str, statuses: Collection[MessageStatus]) -> None:
+def check_target(source: TqFile, target: str, statuses: Collection[MessageStatus]) -> None:
     """Check that a queue file can be archived in a target: another file, outside of journals."""
     require_outside_journals(source.file.disk, target)
     if not set(statuses) <= {MessageStatus.cleared, MessageStatus.critical}:
@@ -175,7 +175,7 @@ def check_target(source: Source, target: str, statuses: Collection[MessageStatus
         raise InvalidTextError("the archive must be another file than the queue", path=target)
 
 
-def archive(source: Source, target: str, statuses: Collection[MessageStatus]) -> int:
+def archive(source: TqFile, target: str, statuses: Collection[MessageStatus]) -> int:
     """Move the done messages of a queue file to the end of another file, and return their number."""
     check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
@@ -187,7 +187,7 @@ def archive(source: Source, target: str, statuses: Collection[MessageStatus]) ->
         return count or 0  # the ledger is reconciled, in case another process was there as well
 
 
-def _archive(source: Source, session: QueueFile, target: str, controls: Collection[int]) -> int | None:
+def _archive(source: TqFile, session: QueueFile, target: str, controls: Collection[int]) -> int | None:
     """Make one attempt; None if another program changed the file meanwhile: the next attempt undoes this one."""
     disk = session.disk
     temporary, note = session.guard.path(".tmp"), session.guard.path(".archive")
@@ -240,7 +240,7 @@ def _incoming(target: str) -> str:
     return sidecar_path(real_path(target), ".incoming")
 
 
-def _append(source: Source, archive: File, run: _Run, note: str) -> None:
+def _append(source: TqFile, archive: File, run: _Run, note: str) -> None:
     disk, incoming = source.file.disk, _incoming(run.target)
     paths = {"target": noted(run.target, note), "temporary": noted(run.temporary, note)}
     fields = run._asdict() | paths | {"text": decode(run.text)}
@@ -330,7 +330,7 @@ def _ended(raw: bytes) -> bytes:
     return raw if raw.endswith(b"\n") else raw + b"\n"
 
 
-def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int]:
+def split(source: TqFile, choose: Callable[[Part], str | None]) -> dict[str, int]:
     """Move messages into new files, and return the number of messages in each.
 
     choose: returns the path of the new file for a message, or None if it remains. It is called once for each message
@@ -342,7 +342,7 @@ def split(source: Source, choose: Callable[[Part], str | None]) -> dict[str, int
     return {}
 
 
-def _split(source: Source, session: QueueFile, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
+def _split(source: TqFile, session: QueueFile, choose: Callable[[Part], str | None]) -> dict[str, int] | None:
     disk, file = source.file.disk, session.file
     end_file_lease(file)
     rest, note = sidecar_path(source.file.guard.real_path, ".rest"), sidecar_path(source.file.guard.real_path, ".split")
@@ -386,7 +386,7 @@ def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], tempora
         disk.sync_dir(directory)  # after step 3, these files have the only copy of their messages
 
 
-def _is_held(source: Source, part: Part) -> bool:
+def _is_held(source: TqFile, part: Part) -> bool:
     """Return whether a process has claimed a message, or died while it moved the message into a journal."""
     if part.position not in source.file.ledger.claims and not holder_of(part.raw):
         return False

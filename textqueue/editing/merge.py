@@ -16,8 +16,8 @@ from collections import Counter, defaultdict, deque
 from typing import NamedTuple
 
 from sej.system.locks import end_file_lease
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import ALL, QueueFile
+from textqueue.editing.tq_file import TqFile
 from textqueue.format.generation import generations_in, is_generation, line_for
 from textqueue.format.grammar import BOM
 from textqueue.format.parser import chunks, trimmed, value_of
@@ -66,7 +66,7 @@ def _is_in_place(old: bytes, new: bytes) -> bool:
     return old == new or (len(old) == len(new) and value_of(old) == value_of(new))
 
 
-def save(source: Source, old: bytes, new: bytes) -> list[bytes] | None:
+def save(source: TqFile, old: bytes, new: bytes) -> list[bytes] | None:
     """Save a person's version of a queue file (new), made from an old one.
 
     Returns the entries that programs changed, and that the person's version replaced; None: another person has changed

@@ -11,8 +11,8 @@ from typing import Final, Never
 from urllib.parse import quote_from_bytes
 
 from sej.checks import refuse_type
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.proof import Change, Making, Place
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, MessageMovedError, NoSuchVariableError, VariableTooLongError
 from textqueue.format.grammar import CONTROL_OF, REASON, STATUS_OF, MessageStatus
 from textqueue.format.mutex import holder_of, mutex_of
@@ -48,7 +48,7 @@ class Message:
 
     __slots__ = ("claim", "epoch", "position", "raw", "source")
 
-    def __init__(self, source: Source, raw: bytes, position: int, epoch: int) -> None:
+    def __init__(self, source: TqFile, raw: bytes, position: int, epoch: int) -> None:
         """Create a message; only a queue does."""
         self.source = source
         self.raw = raw
@@ -251,7 +251,7 @@ _MARKS: Final = {
 """The changes to a status, by the control byte before, without a claim."""
 
 
-def marking(source: Source, status: MessageStatus, reason: str | None = None, owner: bytes | None = b"") -> Making:
+def marking(source: TqFile, status: MessageStatus, reason: str | None = None, owner: bytes | None = b"") -> Making:
     """Return the change of an edit that gives messages a status, and a reason to those with that variable.
 
     The claim of an owner ends with it, and is blanked in the message. None: the claim that it had when it was read.
@@ -279,7 +279,7 @@ def marking(source: Source, status: MessageStatus, reason: str | None = None, ow
     return change
 
 
-def _refused(source: Source, read: Place, status: MessageStatus, what: str) -> MessageMovedError:
+def _refused(source: TqFile, read: Place, status: MessageStatus, what: str) -> MessageMovedError:
     why = f"cannot {_WHAT[status]}: expected {what}; nothing was written"
     return MessageMovedError(why, path=source.path, position=read.position)
 

@@ -25,11 +25,11 @@ class Place(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change: bytes with their positions relative to the control byte, and the kind and owner of the ledger line."""
+    """A change: bytes with their positions relative to the control byte, and the kind and detail of the ledger line."""
 
     writes: Sequence[tuple[int, bytes]]
     kind: int
-    owner: bytes = EMPTY
+    detail: bytes = EMPTY
 
 
 Making = Callable[[Place, bytes], Change | None]

@@ -166,7 +166,7 @@ class QueueFile:
                 if not self.alone and not self._write_shared(position, raw, new, writes[before:]):
                     whole = False
                     break
-                lines.append((change.kind, position, digest(essence(new)), change.owner))
+                lines.append((change.kind, position, digest(essence(new)), change.detail))
             done.append(new)
         if self.alone and len(writes) >= _MANY:
             self.alone = self._leased = whole = self._write_blocks(writes)
@@ -248,7 +248,7 @@ class QueueFile:
             self.known = same and (new or ledger.line_at < 0 or self._has_number(file))
             self.busy = False
             if self.known:
-                return not (alone and ledger.late >= 0 and self.add_line())
+                return not (alone and ledger.pending_line >= 0 and self.add_line())
             self.busy = not alone and abs(time.time_ns() - status.mtime_ns) < SAVING_S * 1e9
             if self.busy or looks == _LOOKS:  # another program changes the file all the time
                 return True
@@ -289,7 +289,7 @@ class QueueFile:
             token = unknown(token)  # the other program may have gone on saving meanwhile: the next call looks again
         self.note(sorted(repair.conflicts, key=lambda conflict: conflict.position))
         if alone or repair.sorted_to >= 0:
-            self.ledger.late = repair.sorted_to
+            self.ledger.pending_line = repair.sorted_to
         self.ledger.begin(repair.claims, token, repair.generation, lines=repair.removed)
         return bool(repair.gone)
 
@@ -303,8 +303,8 @@ class QueueFile:
         if ledger.line_at >= 0 or self.status.links > 1:
             return False
         if not self.alone:
-            if not ledger.lined and ledger.late < 0:
-                ledger.late = ledger.number
+            if not ledger.lined and ledger.pending_line < 0:
+                ledger.pending_line = ledger.number
                 ledger.state(before)
             return False
         if token_of(self.file.status()) != before:

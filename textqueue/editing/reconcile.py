@@ -106,10 +106,10 @@ def first_state(file: File, token: Token) -> tuple[list[Record], Token, Generati
 def examine(ledger: Ledger, file: File, size: int, path: str, *, alone: bool, deliver: bool) -> Repair:
     """Compare a file that another program changed with the ledger. The caller has the lock, and writes the repair."""
     found, sorted_to = _generations(file, lined=ledger.lined)
-    late = ledger.late if alone else -1  # the program that kept the line out has saved, or another one while it read
-    oldest = max(sorted_to, 0) if ledger.lined else late
+    # If no other program has the file open, the one that kept the line out has saved, or another one while it read.
+    oldest = max(sorted_to, 0) if ledger.lined else ledger.pending_line if alone else -1
     seen = found[0].number if found else ledger.number if oldest < 0 else oldest
-    replay = _Replay(ledger, path, seen, size, has_number=bool(found), guessed=not found and oldest < 0)
+    replay = _Replay(ledger, path, seen, size, has_number=bool(found), unnumbered=not found and oldest < 0)
     replay.read(file)
     replay.redo(deliver=deliver)
     writes, gone = replay.writes(), replay.archived()
@@ -139,7 +139,7 @@ def _generations(file: File, *, lined: bool) -> tuple[list[Generation], int]:
 class _Replay:
     """The changes that a buffer has not seen, the claims, and the messages of the file that they belong to."""
 
-    def __init__(self, ledger: Ledger, path: str, seen: int, size: int, *, has_number: bool, guessed: bool) -> None:
+    def __init__(self, ledger: Ledger, path: str, seen: int, size: int, *, has_number: bool, unnumbered: bool) -> None:
         self.conflicts: list[Conflict] = []
         self._ledger, self._path = ledger, path
         self._changes: list[tuple[tuple[int, int], Record]] = []  # with their epochs and layouts
@@ -151,7 +151,7 @@ class _Replay:
         self._holders: set[bytes] = set()  # of all claims
         self._size = size
         self._texts: set[bytes] = set()
-        self._guessed = guessed
+        self._unnumbered = unnumbered
         self._has_number = has_number
         then = last = size
         epoch = layout = self._layout = 0
@@ -171,7 +171,7 @@ class _Replay:
                     self._changes.remove(same[0])
             elif record.kind not in log.CHANGES:
                 continue
-            elif (self._guessed and record.kind == log.APPENDED and epoch == ledger.epoch) or record.number > seen:
+            elif (self._unnumbered and record.kind == log.APPENDED and epoch == ledger.epoch) or record.number > seen:
                 self._changes.append(((epoch, layout), record))
             elif record.kind == log.APPENDED:
                 self._older[record.digest] += 1
@@ -182,11 +182,11 @@ class _Replay:
     def read(self, file: File) -> None:
         """Read the messages that changes or claims are about."""
         wanted = {record.digest for _, record in self._changes}
-        wanted |= {record.owner.partition(b"/")[0] for _, record in self._changes if record.kind == log.SET}
+        wanted |= {record.detail.partition(b"/")[0] for _, record in self._changes if record.kind == log.SET}
         wanted |= {record.digest for record in self._ledger.claims.values()}
         for position, raw in scan_chunks(file) if wanted else ():
-            if self._guessed and raw[0] in STATUS_OF:
-                self._texts.add(log.text_owner(raw))
+            if self._unnumbered and raw[0] in STATUS_OF:
+                self._texts.add(log.text_detail(raw))
             if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
                 self._by[name].append(_Message(position, raw))
 
@@ -194,7 +194,7 @@ class _Replay:
         """Assign the claims, and make the changes again, in memory."""
         claims = self._ledger.claims
         left = [record for _, record in sorted(claims.items()) if not self._claimed(record)]
-        for when, record in self._newest() if self._guessed else self._changes:
+        for when, record in self._newest() if self._unnumbered else self._changes:
             self._apply(when, record)
         self._lost = [record for record in left if not self._claimed(record)]
         for message in self._all():
@@ -203,7 +203,7 @@ class _Replay:
 
     def _newest(self) -> list[tuple[tuple[int, int], Record]]:
         """Return the newest appends if they are missing. The file never had a number that names what is missing."""
-        missing = itertools.takewhile(lambda one: one[1].owner not in self._texts, reversed(self._changes))
+        missing = itertools.takewhile(lambda one: one[1].detail not in self._texts, reversed(self._changes))
         return list(missing)[::-1]
 
     def _all(self) -> Iterator[_Message]:
@@ -236,8 +236,8 @@ class _Replay:
             if len(self._by.get(name, ())) < self._older[name]:  # the messages of earlier appends are equal
                 self._older[name] -= 1
                 self._places[when[1], record.position, name] = None
-                self.removed.append((log.REMOVED, 0, name, record.owner))
-                text = unquote_to_bytes(record.owner.removeprefix(log.TEXT)).decode("utf-8", "replace")
+                self.removed.append((log.REMOVED, 0, name, record.detail))
+                text = unquote_to_bytes(record.detail.removeprefix(log.TEXT)).decode("utf-8", "replace")
                 self.conflicts.append(Conflict(self._path, max(record.position, 0), text, "removed", _REMOVED))
         elif kind == log.SET:
             self._set(when, record)
@@ -290,7 +290,7 @@ class _Replay:
         return here[: max(len(here) - sum(number > record.number for number in appends), 0)]
 
     def _set(self, when: tuple[int, int], record: Record) -> None:
-        was, number, text = record.owner.split(b"/", 2)
+        was, number, text = record.detail.split(b"/", 2)
         message = self._message_of(when, record, was, b"-=!#")
         if message is None:
             return

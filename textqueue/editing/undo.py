@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.parser import digest, essence
@@ -29,7 +29,7 @@ _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 class _Edit(NamedTuple):
     """A change of a status in a file: its line, the control byte before it, and whether no line has moved since."""
 
-    source: Source
+    source: TqFile
     record: Record
     before: int
     current: bool
@@ -39,7 +39,7 @@ class _Edit(NamedTuple):
         return _QUEUED if self.record.kind in (APPENDED, GIVEN_BACK) else self.record.kind
 
 
-def undo(sources: Iterable[Source], count: int) -> Iterator[Message]:
+def undo(sources: Iterable[TqFile], count: int) -> Iterator[Message]:
     """Take back the newest changes of a status in some files, the newest first; yield each message as it is then."""
     edits: list[_Edit] = []
     for source in sources:
@@ -50,7 +50,7 @@ def undo(sources: Iterable[Source], count: int) -> Iterator[Message]:
     yield from map(_undo, edits[: -count - 1 : -1])
 
 
-def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
+def _changes(source: TqFile, history: Iterable[Record]) -> list[_Edit]:
     """Return the changes of a status in a ledger, oldest first."""
     made: list[_Edit] = []
     epoch = 0
@@ -60,14 +60,14 @@ def _changes(source: Source, history: Iterable[Record]) -> list[_Edit]:
                 made = [edit._replace(current=False) for edit in made]
             epoch = record.position
         elif record.kind == SET:
-            was = record.owner.partition(b"/")[0]
+            was = record.detail.partition(b"/")[0]
             made = [
                 edit._replace(record=edit.record._replace(digest=record.digest))
                 if edit.record.digest == was and (edit.record.position == record.position or not edit.current)
                 else edit
                 for edit in made
             ]
-        elif record.kind != ARCHIVED and (record.kind in MARKS | {APPENDED} or record.owner.startswith(WAS)):
+        elif record.kind != ARCHIVED and (record.kind in MARKS | {APPENDED} or record.detail.startswith(WAS)):
             before = _COMMENT if record.kind == APPENDED else record.was  # not: a claim that ended
             made.append(_Edit(source, record, before, current=True))
     return made

@@ -2,7 +2,7 @@
 
 Each change appends lines, under the queue's lock, after the queue file was written::
 
-    KIND NUMBER POSITION ESSENCE INODE SIZE MTIME_NS OWNER CRC32
+    KIND NUMBER POSITION ESSENCE INODE SIZE MTIME_NS DETAIL CRC32
 
 ========  =======================================================================================================
 KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appended; ``v`` a variable was set; ``x``
@@ -17,7 +17,7 @@ ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.ess
 INODE,    the state of the file after the change. If the file has a different state, another program changed it.
 SIZE,     INODE is 0 if another program may have written to the file during the change
 MTIME_NS
-OWNER     of a claim: its process, and its lease if it has one (``format.mutex``); of ``v``: the message's ESSENCE
+DETAIL    of a claim: its process, and its lease if it has one (``format.mutex``); of ``v``: the message's ESSENCE
           before, the number of the variable, and its text; of ``a``: ``text/`` and the begin of the text; of a mark,
           ``x`` or ``-``, if the message was marked before: ``was/`` and that mark; of ``-``, if it failed:
           ``failed/``, the number of failures, and the end of its delay in the form of a lease; of ``r``: ``line`` if
@@ -74,19 +74,19 @@ CHANGES: Final = MARKS | {GIVEN_BACK, SET, APPENDED, ARCHIVED}
 
 EMPTY: Final = b"-"
 FAILED: Final = b"failed/"
-"""The start of the owner of a message that was given back after a failure: the number of failures follows, and a lease
-until whose end no worker takes it."""
+"""The start of the detail of a message that was given back after a failure: the number of failures follows, and a
+lease until whose end no worker takes it."""
 LINED: Final = b"line"
-"""The owner of a state if the file has, or had, the line with its number."""
-LATE: Final = b"late/"
-"""The start of the owner of a state if a claim could not add that line, because another program had the file open."""
+"""The detail of a state if the file has, or had, the line with its number."""
+PENDING: Final = b"late/"
+"""The start of the detail of a state if a claim could not add that line: another program had the file open."""
 TEXT: Final = b"text/"
-"""The start of the owner of an append; the begin of the message's text follows, with ``%20`` for a blank."""
+"""The start of the detail of an append; the begin of the message's text follows, with ``%20`` for a blank."""
 WAS: Final = b"was/"
-"""The start of the owner of a line of a message that was marked before; that mark follows."""
+"""The start of the detail of a line of a message that was marked before; that mark follows."""
 
 PLAIN: Final = "!#$&'()*,:;=?@[]"
-"""The characters that need no ``%`` in the text of an owner."""
+"""The characters that need no ``%`` in the text of a detail."""
 _TEXT_BYTES: Final = 80
 
 _TEXT_OF: Final = b"%c %d %d %s %s %s"
@@ -94,7 +94,7 @@ _SEALED: Final = b"%s %08x\n"
 """The text of a line, with the file's token as text, and the line."""
 
 Line = tuple[int, int, bytes, bytes]
-"""Kind, position, digest and owner of a line that is to be written."""
+"""Kind, position, digest and detail of a line that is to be written."""
 
 
 class Record(NamedTuple):
@@ -105,26 +105,26 @@ class Record(NamedTuple):
     position: int
     digest: bytes
     token: Token
-    owner: bytes
+    detail: bytes
 
     @property
     def holder(self) -> bytes:
-        """The process that has the claim; as ``owner``, but without the lease."""
-        return claimant(self.owner)
+        """The process that has the claim; as ``detail``, but without the lease."""
+        return claimant(self.detail)
 
     @property
     def was(self) -> int:
         """The control byte of the message before the change."""
-        return self.owner[len(WAS)] if self.owner.startswith(WAS) else GIVEN_BACK
+        return self.detail[len(WAS)] if self.detail.startswith(WAS) else GIVEN_BACK
 
     def line(self) -> bytes:
         """Return the line as it is stored."""
-        text = _TEXT_OF % (*self[:4], b"%d %d %d" % self.token, self.owner)
+        text = _TEXT_OF % (*self[:4], b"%d %d %d" % self.token, self.detail)
         return _SEALED % (text, zlib.crc32(text))
 
 
-def text_owner(raw: bytes) -> bytes:
-    """Return the owner of the append of a message."""
+def text_detail(raw: bytes) -> bytes:
+    """Return the detail of the append of a message."""
     return TEXT + quote_from_bytes(value_of(raw[:_TEXT_BYTES]), safe=PLAIN + "/").encode()
 
 
@@ -135,9 +135,9 @@ def records_in(data: bytes) -> Iterator[Record]:
         if not text or b"%08x" % zlib.crc32(text) != crc:
             continue
         if text.count(b" ") == 7:
-            kind, number, position, digest, inode, size, mtime_ns, owner = text.split(b" ")
+            kind, number, position, digest, inode, size, mtime_ns, detail = text.split(b" ")
             token = int(inode), int(size), int(mtime_ns)
-            yield Record(kind[0], int(number), int(position), digest, token, owner)
+            yield Record(kind[0], int(number), int(position), digest, token, detail)
 
 
 _VERSION: Final = b"3"
@@ -172,7 +172,7 @@ class Ledger:
         self.line_at = -1  # where the file has its number; -1: nowhere
         self.number = 0  # of the last change
         self.lined = False  # whether the file has, or had, the line with its number
-        self.late = -1  # the last change before a claim that could not add it; -1: none, or it was added since
+        self.pending_line = -1  # the last change before a claim that could not add it; -1: none, or it was added
         self.claims: dict[int, Record] = {}  # by position
         self.owners: Counter[bytes] = Counter()  # the processes that have these claims
         self.leased: dict[int, bytes] = {}  # the owners of the claims that have a lease, by position
@@ -234,14 +234,14 @@ class Ledger:
         assert self._file is not None
         state = b"%d %d %d" % token
         stored = []
-        for kind, at, name, owner in lines:
-            text = _TEXT_OF % (kind, number, at, name, state, owner)
+        for kind, at, name, detail in lines:
+            text = _TEXT_OF % (kind, number, at, name, state, detail)
             stored.append(_SEALED % (text, zlib.crc32(text)))
         data = b"".join(stored)
         self._file.write(data)
         self._read_to += len(data)
-        for kind, at, name, owner in lines:
-            self._apply(kind, number, at, name, token, owner)
+        for kind, at, name, detail in lines:
+            self._apply(kind, number, at, name, token, detail)
 
     def _write(self, records: Sequence[Record]) -> None:
         first = self._first
@@ -294,14 +294,14 @@ class Ledger:
         return [
             self._state(epoch, token, generation),
             *(claim._replace(number=number) for claim in claims),
-            *(Record(kind, number, at, name, token, owner) for kind, at, name, owner in lines),
+            *(Record(kind, number, at, name, token, detail) for kind, at, name, detail in lines),
         ]
 
     def _state(self, epoch: int, token: Token, generation: Generation) -> Record:
-        late = EMPTY if self.late < 0 else LATE + b"%d" % self.late
-        owner = LINED if self.lined or generation.position >= 0 else late
+        pending = EMPTY if self.pending_line < 0 else PENDING + b"%d" % self.pending_line
+        detail = LINED if self.lined or generation.position >= 0 else pending
         where = b"%s/%d" % (_VERSION, generation.position)
-        return Record(STATE, generation.number, epoch, where, token, owner)
+        return Record(STATE, generation.number, epoch, where, token, detail)
 
     def state(self, token: Token) -> None:
         """Append a line with the current state of the file."""
@@ -326,8 +326,8 @@ class Ledger:
         for record in self.history():
             if record.kind == STATE and (record.position != state.position or state is last):
                 state = record
-            failed = state.position == self.epoch and record.owner == self.failed.get(record.position)
-            useful = record.kind != GIVEN_BACK or failed or record.owner.startswith(WAS)
+            failed = state.position == self.epoch and record.detail == self.failed.get(record.position)
+            useful = record.kind != GIVEN_BACK or failed or record.detail.startswith(WAS)
             if useful and record.kind in CHANGES:
                 changes.append((state, record))
         records: list[Record] = []
@@ -378,13 +378,13 @@ class Ledger:
             self._read_only = True
         self._inode = self._file.status().inode
 
-    def _apply(self, kind: int, number: int, position: int, name: bytes, token: Token, owner: bytes) -> None:
+    def _apply(self, kind: int, number: int, position: int, name: bytes, token: Token, detail: bytes) -> None:
         self.lines += 1
         self.token = token
         if kind == STATE:
             self.line_at, self.number = int(name.partition(b"/")[2]), number
-            self.lined = self.lined or owner == LINED
-            self.late = int(owner.removeprefix(LATE)) if owner.startswith(LATE) else -1
+            self.lined = self.lined or detail == LINED
+            self.pending_line = int(detail.removeprefix(PENDING)) if detail.startswith(PENDING) else -1
             self._spent += 1
             if position != self.epoch:
                 self._begin(position, token)
@@ -393,17 +393,17 @@ class Ledger:
             self.number = number
         if kind in CLAIMS:
             self._unclaim(position)
-            self.claims[position] = Record(kind, number, position, name, token, owner)
-            holder = claimant(owner)
+            self.claims[position] = Record(kind, number, position, name, token, detail)
+            holder = claimant(detail)
             self.owners[holder] += 1
             self._spent += 1
-            if holder != owner:
-                self.leased[position] = owner
+            if holder != detail:
+                self.leased[position] = detail
         elif kind in ENDS:
             if position in self.claims:
                 self._unclaim(position)
             if kind == GIVEN_BACK:
-                self._give_back(position, owner)
+                self._give_back(position, detail)
         elif kind == SET and position in self.claims:
             self.claims[position] = self.claims[position]._replace(digest=name)
 
@@ -416,11 +416,11 @@ class Ledger:
         self.foreign = token
         self.epoch = epoch
 
-    def _give_back(self, position: int, owner: bytes) -> None:
+    def _give_back(self, position: int, detail: bytes) -> None:
         self.given_back.append(position)
         self._spent += 1
-        if owner.startswith(FAILED):
-            self.failed[position] = owner
+        if detail.startswith(FAILED):
+            self.failed[position] = detail
         else:
             self.failed.pop(position, None)
 

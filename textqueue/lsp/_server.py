@@ -104,7 +104,7 @@ class _Buffer(TextDocument):
             claims.setdefault(record.digest, []).append(record)
         for item in self.document.items(first, last) if claims else ():
             there = claims.get(item.name, ()) if item.entry.status is MessageStatus.queued else ()
-            there = [one for one in there if is_alive(one.holder) and not _LEASES.is_over(one.owner)]
+            there = [one for one in there if is_alive(one.holder) and not _LEASES.is_over(one.detail)]
             equal = self.document.equal_above(item) if there else 0  # of equal messages, the first ones have the claims
             yield from [(item, one) for one in there[equal : equal + 1]]
 
@@ -125,7 +125,7 @@ class _Buffer(TextDocument):
         yield f"added {_ago(since_ns)} ago" if was_added else f"in the file for at least {_ago(since_ns)}"
         if changes:
             *_, last = changes
-            what = "failed" if last.owner.startswith(log.FAILED) else _WHAT[last.kind]
+            what = "failed" if last.detail.startswith(log.FAILED) else _WHAT[last.kind]
             yield f"last change: {what} {_ago(last.token[2])} ago"
 
 

@@ -19,9 +19,8 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from sej.system.disk import File, Status
-from textqueue.editing.already_delivered import hash_of, take
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
+from textqueue.editing.tq_file import TqFile, hash_of, take
 from textqueue.format.generation import is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim
@@ -56,7 +55,7 @@ _FEW_BYTES: Final = 2048
 class _Reader:
     """A position between two chunks, from which windows are read."""
 
-    def __init__(self, source: Source, *, checks: bool = False) -> None:
+    def __init__(self, source: TqFile, *, checks: bool = False) -> None:
         """Start at the beginning of a file.
 
         checks: whether this is for a worker: it compares all bytes before the position, whatever their marks, if the
@@ -208,14 +207,14 @@ def _ready(
     reader.at(position)
 
 
-def walk(source: Source, statuses: Collection[MessageStatus]) -> Iterator[Message]:
+def walk(source: TqFile, statuses: Collection[MessageStatus]) -> Iterator[Message]:
     """Return the messages of some statuses, in order. Each is read when the iterator reaches it."""
     controls = frozenset(CONTROL_OF[status][0] for status in statuses)
     windows = (_ready(reader, window, controls, None) for reader, window in _loaded(source))
     return itertools.chain.from_iterable(windows)
 
 
-def _loaded(source: Source) -> Iterator[tuple[_Reader, Window]]:
+def _loaded(source: TqFile) -> Iterator[tuple[_Reader, Window]]:
     """Yield the windows of a file. The caller moves the reader."""
     reader = _Reader(source)
     while True:
@@ -231,14 +230,14 @@ def _loaded(source: Source) -> Iterator[tuple[_Reader, Window]]:
             return
 
 
-def pieces(source: Source) -> Iterator[tuple[int, bytes, int]]:
+def pieces(source: TqFile) -> Iterator[tuple[int, bytes, int]]:
     """Yield the whole entries of a file, many at a time: their position, their bytes, and the epoch."""
     for reader, window in _loaded(source):
         reader.at(window.position + len(window.data))
         yield window.position, window.data, reader.epoch
 
 
-def _taken(source: Source, message: Message, owner: bytes | None) -> bool:
+def _taken(source: TqFile, message: Message, owner: bytes | None) -> bool:
     if owner is not None and source.leases.is_over(owner):
         return False
     holder = holder_of(message.raw) if owner is None else claimant(owner)
@@ -251,7 +250,7 @@ def _taken(source: Source, message: Message, owner: bytes | None) -> bool:
 class Cursor:
     """Delivers the queued messages of one file, each once, without those that another process has claimed."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TqFile) -> None:
         self._source = source
         self._clean: Token | None = None  # the file when a pass from start to end found nothing
         self.ready: Iterator[Message] = iter(())  # the rest of the current window

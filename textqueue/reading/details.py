@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 from sej.system.disk import File
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.message import Message
+from textqueue.editing.tq_file import TqFile
 from textqueue.format.generation import generations_in
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
@@ -57,7 +57,7 @@ class Totals(NamedTuple):
     oldest_s: float | None
 
 
-def totals(sources: Iterable[Source], *, now_ns: int) -> Totals:
+def totals(sources: Iterable[TqFile], *, now_ns: int) -> Totals:
     """Count the messages of some files. A message is looked at only if the ledger or a claim is about it."""
     counts = dict.fromkeys(MessageStatus, 0)
     claimed, oldest_ns = 0, now_ns + 1
@@ -74,7 +74,7 @@ def totals(sources: Iterable[Source], *, now_ns: int) -> Totals:
     return Totals(counts, claimed, None if oldest_ns > now_ns else (now_ns - oldest_ns) / 1e9)
 
 
-def _opened(source: Source) -> Iterator[_File]:
+def _opened(source: TqFile) -> Iterator[_File]:
     """Yield the file of a source, unless an editor is between two renames."""
     with suppress(FileNotFoundError), closing(_File(source)) as file:
         yield file
@@ -83,7 +83,7 @@ def _opened(source: Source) -> Iterator[_File]:
 class _File:
     """One file of the queue: its ledger, and the lines up to the last message."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TqFile) -> None:
         self.source = source
         self._file: File = source.reading()
         self._changed_ns = self._file.status().mtime_ns
@@ -133,7 +133,7 @@ class _File:
             record = self._claims.get(message.position)
         else:
             record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
-        owner = record.owner if record is not None and record.digest == name else holder_of(message.raw)
+        owner = record.detail if record is not None and record.digest == name else holder_of(message.raw)
         holder = claimant(owner)
         if record is None and message.epoch == self._epoch and is_here(holder):  # a user copied the message
             return None, since_ns

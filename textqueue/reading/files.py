@@ -21,8 +21,8 @@ from sej.system.disk import Disk
 from sej.system.paths import absolute_name, absolute_path
 from sej.system.watch import Watch
 from textqueue.claims.claim import Claimer
-from textqueue.editing.edit_with_retries import Source
 from textqueue.editing.queue_file import Options
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.reading.cursor import Cursor
 
@@ -130,7 +130,7 @@ _ALONE_S: Final = 1.0
 class Input(NamedTuple):
     """One file of a queue, with the positions of a reader and of a claimer in it."""
 
-    source: Source
+    source: TqFile
     cursor: Cursor
     claimer: Claimer
 
@@ -144,7 +144,7 @@ class Inputs:
         self._files, self._writer, self._options, self._disk = files, writer, options, options.disk
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[TqFile]:
         """The files, in order."""
         return [one.source for one in self.found]
 
@@ -213,18 +213,18 @@ class Inputs:
         self.discover()
         return [one for one in self.found if self._disk.status(one.source.path) is not None]
 
-    def add(self, path: str) -> Source:
+    def add(self, path: str) -> TqFile:
         """Add a file after the others, unless it is a directory or a special file."""
         status = self._disk.status(path)
         if status is not None and status.is_dir:
             raise TextQueueError("expected a .tq file, got a directory; open it with TextQueue(path)", path=path)
         if status is not None and is_special(path):
             raise TextQueueError("expected a regular file, got a pipe, socket or device", path=path)
-        source = Source(path, self._options)
+        source = TqFile(path, self._options)
         self.found.append(Input(source, Cursor(source), Claimer(source)))
         return source
 
-    def target(self) -> Source:
+    def target(self) -> TqFile:
         """Return the file that this object appends to."""
         if self._files is None:
             if not self.found:

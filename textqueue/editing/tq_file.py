@@ -1,19 +1,19 @@
 """One queue file, as a queue, its messages and its readers use it: reads, edits with retries, and syncs.
 
-A source has these parts: the file with its lock and ledger (``textqueue.editing.queue_file``), the delivered messages,
-and the record of the last sync.
+A :class:`TqFile` has these parts: the file with its lock and ledger (``textqueue.editing.queue_file``), the delivered
+messages, and the record of the last sync.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import File, read_small
 from sej.system.locks import end_file_lease
-from textqueue.editing.already_delivered import Delivered
 from textqueue.editing.durable import Durable, require_spans, rewrite, sync_names
 from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, Options, QueueFile
@@ -43,6 +43,7 @@ _ATTEMPTS_MOST: Final = 20
 _PAUSES_S: Final = 0.000_5, 0.01
 """An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow. Between
 two attempts it waits for the shortest of these times, and longer after each."""
+_MARKED: Final = 1 << 16
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
 
 
@@ -72,7 +73,70 @@ class Replaced:
         time.sleep(min(_PAUSES_S[0] * 2 ** min(self._times, 10), _PAUSES_S[1]))
 
 
-class Source:
+def hash_of(raw: bytes) -> int:
+    """Return the hash that identifies a message."""
+    return hash(essence(raw))
+
+
+class Delivered:
+    """The messages that a cursor has delivered and that are still queued, so that a new pass can skip them.
+
+    Equal messages are interchangeable, so they are counted by the hashes of their essences. Hashes are computed when a
+    whole window has been delivered, to keep ``get_next`` fast.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[bytes] = []  # the bytes of delivered messages that are not counted yet
+        self._marked: list[bytes] = []  # the bytes of messages that were marked since
+        self._counts: Counter[int] = Counter()
+
+    def settle(self) -> None:
+        """Count the pending messages."""
+        if self.pending != self._marked:  # otherwise each was marked before the next was delivered
+            self._counts.update(map(hash_of, self.pending))
+            self.gone(map(hash_of, self._marked) if self._counts else ())
+        self.pending.clear()
+        self._marked.clear()
+
+    def forget(self, raw: bytes) -> None:
+        """Remove a message, which was marked."""
+        self._marked.append(raw)
+        if len(self._marked) > _MARKED:
+            self.settle()
+
+    def skips(self) -> Counter[int]:
+        """Return the messages to skip in a new pass, by their hashes."""
+        self.settle()
+        return self._counts.copy()
+
+    def gone(self, names: Iterable[int]) -> None:
+        """Remove messages that left the queue: that a pass over the whole file has not met, or that were marked."""
+        for name in names:
+            take(self._counts, name)
+
+    def changed(self, old: bytes, new: bytes) -> None:
+        """Record that a message has new bytes. It matters only if the message was delivered."""
+        if self.pending and self.pending[-1] == old:  # it is the last delivered message
+            self.pending[-1] = new
+            return
+        self.settle()
+        was, now = hash_of(old), hash_of(new)
+        if self._counts[was] > 0:
+            self._counts[was] -= 1
+            self._counts[now] += 1
+
+
+def take(skips: Counter[int], name: int) -> bool:
+    """Return whether to skip a message, and remove it from the messages to skip."""
+    count = skips.get(name, 0)
+    if count > 1:
+        skips[name] = count - 1
+    elif count:
+        del skips[name]
+    return count > 0
+
+
+class TqFile:
     """One ``.tq`` file.
 
     Attributes:
@@ -159,13 +223,13 @@ class Source:
     def claims(self) -> dict[int, bytes]:
         """Return the owners of the claims in the ledger, by position. An owner may have died."""
         with self.file.threads:
-            return {position: record.owner for position, record in self.file.ledger.claims.items()}
+            return {position: record.detail for position, record in self.file.ledger.claims.items()}
 
     def holder(self, place: Place) -> bytes:
         """Return the process that has claimed a message, under the lock; empty: none that is alive."""
         record = self.file.ledger.claims.get(place.position)
         logged = record is not None and record.digest == digest(essence(place.raw))
-        owner = record.owner if record is not None and logged else holder_of(place.raw)
+        owner = record.detail if record is not None and logged else holder_of(place.raw)
         claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
         return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
 
@@ -190,7 +254,7 @@ class Source:
         """
         with suppress(OSError), self.file as session:
             ledger, name = self.file.ledger, digest(essence(raw))
-            alike = [at for at, claim in ledger.claims.items() if (claim.digest, claim.owner) == (name, owner)]
+            alike = [at for at, claim in ledger.claims.items() if (claim.digest, claim.detail) == (name, owner)]
             if alike:
                 at = min(alike, key=lambda at: (at >= 0, abs(at - position)))
                 token = token_of(session.status)
@@ -298,10 +362,10 @@ class Source:
         """
         ledger, leased = self.file.ledger, claimant(owner) != owner
         claim = ledger.claims.get(place.position)
-        if claim is not None and claim.owner == owner and (leased or place.epoch == ledger.epoch):
+        if claim is not None and claim.detail == owner and (leased or place.epoch == ledger.epoch):
             return place
         name = digest(essence(place.raw))
-        there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.owner == owner]
+        there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.detail == owner]
         if not there and leased and self.leases.is_over(owner):
             raise ClaimLostError(
                 f"cannot {what}: the lease of the claim ended, and another worker took the message; nothing was"
