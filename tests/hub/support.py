@@ -75,19 +75,19 @@ def until(condition: Callable[[], object], most_s: float = 60.0) -> None:
         pause.wait(0.01)
 
 
+def original_stubs(folder: Path) -> Path:
+    """Generate the modules of the original's protocol in a folder, and return it."""
+    words = [f"-I{Path(__file__).parent / 'original'}", f"--python_out={folder}", f"--grpc_python_out={folder}"]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *words, "hub.proto"], check=True)
+    return folder
+
+
 def old_client(tmp_path: Path) -> Callable[[str, str, str], str]:
     """Return a function that sends lines of :func:`old_rows` with an original's client, and returns what it prints."""
-    stubs, here = tmp_path / "stubs", Path(__file__).parent
-    stubs.mkdir()
-    proto = here / "original"
-    subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
-         "hub.proto"],
-        check=True,
-    )  # fmt: skip
+    stubs = original_stubs(tmp_path)
 
     def run(address: str, journal: str, lines: str) -> str:
-        program = [sys.executable, str(here / "old_client.py"), str(stubs), address, "old", journal]
+        program = [sys.executable, str(Path(__file__).parent / "old_client.py"), str(stubs), address, "old", journal]
         return subprocess.run(program, input=lines, capture_output=True, text=True, check=True, timeout=120).stdout
 
     return run

@@ -10,9 +10,8 @@ import pytest
 import hub
 from hub.wire import Client, Copier, Server
 from sej import Message
-from tests.hub.command import run, start
 from tests.hub.pipe import Pipe
-from tests.hub.support import fill, same_bytes, serving, until
+from tests.hub.support import fill, same_bytes, serving
 from tests.sej.support import packed
 
 ROWS = [
@@ -67,27 +66,6 @@ def test_a_reader_receives_fewer_bytes_and_the_same_messages(tmp_path: Path, nam
                 received.append(line.received)
     assert found[0] == found[1]
     assert received[1] < received[0] / 3
-
-
-def test_a_server_killed_during_a_compressed_copy_gets_the_rest_later(tmp_path: Path, port: int) -> None:
-    fill(tmp_path / "log", ROWS)
-    address = f"127.0.0.1:{port}"
-    words = ("push", "--compress", "--client", "a", "--quiet")
-    copy = tmp_path / "hub" / "a.log" / "jnl" / f"{0:016x}.jnl"
-    with start("serve", "--address", address, tmp_path / "hub") as server:
-        server.stdout.readline()
-        with start(*words, "--follow", tmp_path / "log", address) as copier:
-            until(lambda: copy.exists() and copy.stat().st_size)
-            server.kill()
-            server.wait()
-            copier.kill()
-            copier.wait()
-    with start("serve", "--address", address, tmp_path / "hub") as server:
-        server.stdout.readline()
-        done = run(*words, tmp_path / "log", address)
-        assert (done.returncode, done.stderr) == (0, "")
-        server.kill()
-    same_bytes(tmp_path / "log", tmp_path / "hub" / "a.log")
 
 
 def test_a_small_request_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:

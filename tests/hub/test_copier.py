@@ -58,14 +58,6 @@ def test_a_tree_of_shards_arrives_byte_for_byte(tmp_path: Path) -> None:
         same_bytes(tmp_path / "tree" / "orders.2.001", tmp_path / "hub" / "client-a.orders.2.001")
 
 
-def test_one_directory_under_a_name(tmp_path: Path) -> None:
-    fill(tmp_path / "journal", sample(10))
-    with connected(tmp_path / "hub") as (store, client):
-        assert Copier(tmp_path / "journal", client).run_once() == 10
-        assert Copier(tmp_path / "journal", client, journal_dir="other.name", reader="second").run_once() == 10
-        assert store.journals("client-a") == ["journal", "other.name"]
-
-
 def test_a_torn_tail_is_not_copied(tmp_path: Path) -> None:
     fill(tmp_path / "journal", sample(5))
     file = tmp_path / "journal" / "jnl" / f"{0:016x}.jnl"

@@ -356,18 +356,22 @@ def test_followers_that_leave_take_nothing_with_them(tmp_path: Path, stack: cont
     assert [event(answer)[1]["value"] for answer in held] == ["end"] * 48
 
 
+def unread(served: Served, stack: contextlib.ExitStack, path: str) -> socket.socket:
+    """Send a request from a socket with little room, and do not read the answer."""
+    made = stack.enter_context(contextlib.closing(socket.socket()))
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(("127.0.0.1", served.port))
+    made.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    return made
+
+
 def test_readers_that_do_not_read_hold_bounded_memory_and_are_cut_if_others_wait(
     tmp_path: Path, stack: contextlib.ExitStack
 ) -> None:
     served = Served(tmp_path, stack, answer_bytes=1 << 23, stall_s=0.5, wait_s=60.0)
     served.store.put("EWR", "orders", [sej.Message(at, 1, 0, b"", b"x" * (1 << 20)) for at in range(24)])
-    slow = []
     for path in [f"{ORDERS}/events?offset=0", f"{ORDERS}?offset=0&max_bytes=99999999"] * 8:
-        made = stack.enter_context(contextlib.closing(socket.socket()))
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        made.connect(("127.0.0.1", served.port))
-        made.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        slow.append(made)
+        unread(served, stack, path)
     until(lambda: served.server.counts().answer_bytes > 1 << 22)
     _, row = served.ask("GET", f"{ORDERS}?offset=0")
     assert len(row["messages"][0]["value"]) == 1 << 20
@@ -392,10 +396,7 @@ def test_followers_that_do_not_read_hold_no_memory_besides_that_of_the_answers(
     tracemalloc.start()
     stack.callback(tracemalloc.stop)
     for _ in range(100):
-        made = stack.enter_context(contextlib.closing(socket.socket()))
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        made.connect(("127.0.0.1", served.port))
-        made.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        unread(served, stack, f"{ORDERS}/events")
     until(lambda: len(answered) == 100 and served.server.counts().answers_waiting > 90)
     assert tracemalloc.get_traced_memory()[0] < 1 << 24
 
@@ -403,10 +404,7 @@ def test_followers_that_do_not_read_hold_no_memory_besides_that_of_the_answers(
 def test_an_answer_counts_as_the_json_that_it_is(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     served = Served(tmp_path, stack)
     served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"\x01" * (1 << 21))])
-    slow = stack.enter_context(contextlib.closing(socket.socket()))
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    slow.connect(("127.0.0.1", served.port))
-    slow.sendall(f"GET {ORDERS} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    slow = unread(served, stack, ORDERS)
     until(lambda: served.server.counts().answer_bytes > 2 * 6 << 21)  # each character is \u0001
     slow.close()
     until(lambda: not served.server.counts().answer_bytes)
@@ -417,8 +415,7 @@ def test_a_hub_that_stops_cuts_a_caller_that_does_not_read_without_a_traceback(
 ) -> None:
     served = Served(tmp_path, stack)
     served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"x" * (1 << 24))])  # more than the sockets hold
-    slow = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", served.port))))
-    slow.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    slow = unread(served, stack, f"{ORDERS}/events")
     assert sum(len(slow.recv(1 << 10)) for _ in range(100))
     served.http.close()
     assert "Cancel 1 running task(s)" in caplog.text
@@ -428,8 +425,7 @@ def test_a_hub_that_stops_cuts_a_caller_that_does_not_read_without_a_traceback(
 def test_a_request_that_waits_when_the_hub_stops_may_be_repeated(tmp_path: Path, stack: contextlib.ExitStack) -> None:
     served = Served(tmp_path, stack, answer_bytes=1 << 20, stall_s=60.0, wait_s=60.0)
     served.store.put("EWR", "orders", [sej.Message(0, 1, 0, b"", b"x" * (1 << 24))])  # more than the sockets hold
-    slow = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", served.port))))
-    slow.sendall(f"GET {ORDERS}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    unread(served, stack, f"{ORDERS}/events")
     until(lambda: served.server.counts().answer_bytes)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(served.ask, "GET", ORDERS)

@@ -79,16 +79,6 @@ def test_a_stale_holder_is_refused(readers: Readers, clock: Clock) -> None:
     assert readers.hold("r", B, 30.0, place(3)) == [(3, True)]
 
 
-def test_a_holder_may_give_it_back(readers: Readers) -> None:
-    readers.hold("r", A, 30.0, place(), take=True)
-    assert readers.held == 1
-    assert readers.hold("r", A, 0.0, place(6)) == [(6, True)]
-    assert readers.held == 0
-    assert readers.hold("r", B, 30.0, place(), take=True) == [(6, True)]
-    with pytest.raises(sej.LeaseLostError):
-        readers.hold("r", A, 30.0, place(7))
-
-
 def test_a_restarted_hub_waits_for_the_holder_and_refuses_the_stale_one(
     store: hub.Store, readers: Readers, clock: Clock
 ) -> None:
@@ -459,33 +449,6 @@ def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path
         kill(process)
     assert sorted(set(found)) == list(range(300))
     assert sej.read_offset(tmp_path / "EWR.orders", "r") == 300
-
-
-_READ = """
-import json, sys
-from hub.wire import Client, Reader
-with Client(sys.argv[1]) as client, Reader(client, "r", "EWR", "orders") as reader:
-    for messages in reader:
-        print(json.dumps([reader.offset]), flush=True)
-        reader.commit()
-"""
-
-
-def test_a_killed_program_is_followed_by_the_next_one(tmp_path: Path) -> None:
-    fill(tmp_path / "EWR.orders", sample(10))
-    with serving(tmp_path) as (_, server), Client(server.address) as client:
-        process = script(_READ, server.address)
-        assert json.loads(process.stdout.readline()) == [10]
-        until(lambda: sej.read_offset(tmp_path / "EWR.orders", "r") == 10)
-        with pytest.raises(hub.ReaderHeldError):
-            Reader(client, "r", *ORDERS)
-        kill(process)
-        with pytest.raises(hub.ReaderHeldError):
-            Reader(client, "r", *ORDERS)
-        with server.service.readers._named("r") as name:
-            name.held[ORDERS].until = 0.0  # the time of the lease has passed
-        with Reader(client, "r", *ORDERS) as reader:
-            assert reader.offset == 10
 
 
 @pytest.mark.parametrize("others", [0, 5, 9])

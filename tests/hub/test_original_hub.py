@@ -17,7 +17,7 @@ from hub.naming import client_of, parse_source
 from hub.wire import Client, Copier
 from hub.wire.client import JobCalls
 from tests.cli.command import sej as sej_command
-from tests.hub.support import connected, fill, same_bytes
+from tests.hub.support import connected, fill, original_stubs, same_bytes
 from tests.hub.test_wire import EDGES
 from tests.sej.hooks import Script
 from tests.sej.support import packed, read_all, sample
@@ -27,13 +27,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stubs")
-    subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", f"-I{HERE / 'original'}", f"--python_out={folder}",
-         f"--grpc_python_out={folder}", "hub.proto"],
-        check=True,
-    )  # fmt: skip
-    return folder
+    return original_stubs(tmp_path_factory.mktemp("stubs"))
 
 
 @pytest.fixture
@@ -130,13 +124,6 @@ def test_a_second_name_is_sent_from_the_start_by_the_command_in_the_error(
     assert sej_command(*shlex.split(command)).returncode == 0
     assert CliRunner().invoke(app, [*push, "d"]).exit_code == 0
     same_bytes(tmp_path / "j", root / "d.j")
-
-
-def test_the_command_sends(client: Client, root: Path, tmp_path: Path) -> None:
-    fill(tmp_path / "j", sample(10))
-    pushed = CliRunner().invoke(app, ["push", str(tmp_path / "j"), client.address, "--client", "c"])
-    assert pushed.exit_code == 0, pushed.output
-    assert there(root) == sample(10)
 
 
 # --- client ids with dots, as the original's programs have them

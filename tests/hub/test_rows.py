@@ -218,12 +218,6 @@ def test_messages_after_the_last_checksum_are_read_too(tmp_path: Path) -> None:
             assert client.get(JOURNAL, at)[0].offset == at
 
 
-def test_a_client_without_an_id_reads_to_the_end(tmp_path: Path) -> None:
-    fill(tmp_path / "a.j", sample(3))
-    with serving(tmp_path) as (_, server), Client(server.address) as client:
-        assert client.get(JOURNAL, 3, client_id="a") == []
-
-
 def test_errors_name_hub_and_journal(tmp_path: Path) -> None:
     with connected(tmp_path, "a") as (_, client):
         with pytest.raises(sej.JournalNotFoundError, match=r"^hub at 127.0.0.1:\d+, journal EWR.flights: "):

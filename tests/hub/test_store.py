@@ -120,13 +120,6 @@ def test_below_the_hubs_retention_a_resend_is_accepted_unseen(tmp_path: Path, pu
         assert (store.counters.unseen, store.counters.resent) == (first, 40 - first)
 
 
-def test_the_first_dot_divides(tmp_path: Path) -> None:
-    with hub.Store(tmp_path) as store:
-        store.put("a", "b.c", sample(1))
-        assert store.sources() == [hub.Source("a", "b.c")]
-        assert (store.clients(), store.journals("a"), store.journals("b")) == (["a"], ["b.c"], [])
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -396,21 +389,6 @@ def test_stats_say_how_far_everybody_is(tmp_path: Path) -> None:
     assert second.last_arrival_ns is not None
     with pytest.raises(sej.JournalNotFoundError):
         hub.stats(tmp_path / "nothing")
-
-
-def test_retention_waits_for_the_readers_of_each_directory(tmp_path: Path) -> None:
-    with hub.Store(tmp_path, segment_bytes=100) as store:
-        store.put("a", "j", sample(40))
-        store.put("b", "j", sample(40))
-    with hub.Merge(tmp_path, "report") as merge:
-        seen = merge.read(20)
-        merge.commit()
-    read = {source: message.offset + 1 for source, message in seen}
-    hub.clean(tmp_path, max_bytes=0)
-    for source in (hub.Source("a", "j"), hub.Source("b", "j")):
-        assert 0 < sej.Journal(tmp_path / source.name).first_offset <= read[source]
-    with hub.Merge(tmp_path, "report") as merge:
-        assert len(list(merge)) == 60
 
 
 def test_a_directory_that_the_disk_refuses_does_not_affect_others(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from hub.wire.frames import (
     open_stage_request,
     stage_request,
 )
-from hub.wire.status import BusyError, DirectoryUnavailableError, TooLargeError
+from hub.wire.status import DirectoryUnavailableError, TooLargeError
 from sej.system.disk import OS, File
 from sej.system.locks import Lock
 from tests.cli.inside import inside
@@ -193,21 +193,6 @@ def test_a_journal_with_a_foreign_file_is_named(tmp_path: Path) -> None:
         assert [journal.journal_dir for journal in client.journals("client-b")] == ["j"]
 
 
-def test_follow_brings_what_comes(tmp_path: Path) -> None:
-    messages = sample(50)
-    with connected(tmp_path) as (store, client):
-        store.put("client-a", "j", messages[:20])
-        found: list[sej.Message] = []
-        for batch in (stream := client.follow("j", 5)):
-            found += batch
-            if found[-1].offset == 19:
-                store.put("client-a", "j", messages[20:])
-            if found[-1].offset == 49:
-                break
-        assert isinstance(stream, Iterator)
-        assert found == messages[5:]
-
-
 def test_an_old_client_that_knows_only_put(tmp_path: Path) -> None:
     run = old_client(tmp_path)
     rows = old_rows(EDGES)
@@ -271,17 +256,6 @@ def test_every_refusal_has_its_status(tmp_path: Path) -> None:
             client.get("late", 5)
         assert deleted.value.first_available == 100
         assert store.get("client-a", "j", 0) == messages[:3]
-
-
-def test_quota_and_low_water_say_try_later(tmp_path: Path) -> None:
-    quota = {"max_client_bytes": 100}
-    with connected(tmp_path / "q", store=quota) as (_, client), pytest.raises(hub.QuotaError, match="quota"):
-        client.put("j", sample(50))
-    with hub.Store(tmp_path / "d", min_free_bytes=1 << 60) as store, Server(store, "127.0.0.1:0") as server:
-        with Client(server.address, client_id="a") as client, pytest.raises(hub.DiskLowError, match="try again later"):
-            client.put("j", sample(50))
-        assert server.counts().refusals == {"disk-low": 1}
-        assert store.sources() == []
 
 
 def test_a_disk_that_fails_is_logged_with_its_path_which_no_client_sees(
@@ -375,21 +349,6 @@ def test_a_hub_with_nothing_in_it_tells_strangers_nothing(tmp_path: Path) -> Non
             assert client.journals("somebody") == []
 
 
-def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
-    token, path = make_token(), tmp_path / "tokens"
-    path.write_text(f"{hash_token(token)} read *\n")
-    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tokens=path) as server:
-        store.put("a", "j", sample(2))
-        with grpc.insecure_channel(server.address) as channel:
-            follow: Any = channel.unary_stream("/hub.Hub/Follow", pb.GetRequest.SerializeToString, None)
-            shown = [("authorization", f"Bearer {token}")]
-            answers = follow(pb.GetRequest(ClientID="a", JournalDir="j"), metadata=shown, timeout=60)
-            next(answers)
-            replace(path, "# no one\n")
-            with refused_with(grpc.StatusCode.UNAUTHENTICATED):
-                next(answers)
-
-
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_idle_copy_ends_with_its_token(tmp_path: Path, begun: bool) -> None:
     token, path = make_token(), tmp_path / "tokens"
@@ -465,17 +424,6 @@ def test_a_refused_token_is_logged_with_the_peers_address(
         assert re.fullmatch(rf"refused ipv4:127\.0\.0\.1:\d+: .*{said}.*", record.getMessage())
         assert "secret" not in record.getMessage()
         assert server.counts().refusals == {"access": 20}
-
-
-def test_more_streams_than_allowed_are_refused_for_now(tmp_path: Path) -> None:
-    with connected(tmp_path, server={"max_followers": 1}) as (store, client):
-        store.put("client-a", "j", sample(1))
-        stream = client.follow("j", 0)
-        next(stream)
-        with pytest.raises(BusyError, match="try again later"):
-            next(client.follow("j", 0))
-        assert client.put("j", sample(2)) == 2  # other calls still work
-        assert list(client.copy("j", [packed(sample(3))])) == [3]  # copiers have places of their own
 
 
 # --- who is let in
@@ -884,11 +832,6 @@ def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more
 def test_a_message_of_wrong_types_is_refused_before_it_is_sent(row: Any) -> None:
     with Client("127.0.0.1:1", client_id="c") as client, pytest.raises(TypeError):
         client.put("j", [sej.Message(*row)])
-
-
-SIZES = st.sampled_from([0, 1, 5, 30, 127, 128, 140, 300])
-MESSAGES = st.builds(lambda key, value: sej.Message(3, 1, 0, bytes(key), bytes(value)), SIZES, SIZES)
-ODD: list[Any] = [None, (0, 0, 0, b"", b"")]
 
 
 def test_the_generated_files_are_current() -> None:

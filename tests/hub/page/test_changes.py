@@ -216,19 +216,3 @@ def test_a_schedule_is_paused_and_resumed(tmp_path: Path, caplog: pytest.LogCapt
             answer = client.post("/change/pause", form | {"action": "pause"})
             assert (answer.status, "was removed before" in answer.words, client.get(show).status) == (409, True, 404)
     assert f"paused schedule 'hourly' of queue 'sender' of {path}" in caplog.text
-
-
-def test_a_letter_that_was_discarded_is_not_put_back(tmp_path: Path) -> None:
-    with sej.open_queue(tmp_path / "q", "worker", max_attempts=1) as queue:
-        queue.put_many([b"a", b"b"])
-        for _ in range(2):
-            item = queue.get(0)
-            assert item is not None
-            item.fail("x")
-        assert queue.discard(1)
-        assert not queue.discard(1)
-        assert queue.requeue(1) is None
-        assert not queue.discard(7)
-        assert [item.offset for item in queue.items("dead")] == [0]
-        assert queue.redrive() == 1
-        assert tuple(queue.stats().values())[:5] == (1, 0, 0, 0, 0)
