@@ -26,24 +26,11 @@ from pipeline.tables.where import hint_of
 from sej.errors import SejError
 
 _BYTES: Final = "_bytes"
-_KINDS: Final = {
-    pa.string(): "VARCHAR",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
-    pa.binary(): "BLOB",
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP",
-}
 _TERM: Final = re.compile(r"""\(*"?(\w+)"? ?(>=|<=|=|<|>) ?(-?\d+|'(?:[^']|'')*')(?:::[A-Z ]+)?\)*""")
 _WORD: Final = re.compile(r"\w+")
 _FOREIGN_HINT: Final = re.compile(r'\nDid you mean "(?:duckdb|information_schema|pg|sqlite)_?[^\n]*')
 """DuckDB suggests tables of its own, too."""
+_NO_ROWS: Final = "sej_no_rows"
 _PADDING_ROWS: Final = 1 << 14
 _OVER_EMPTY_TABLES: Final = "statistics_propagation,empty_result_pullup"
 """Optimizers that would leave out the scans of empty tables."""
@@ -153,24 +140,15 @@ class Query:
         try:
             for name, stream in self._streams.items():
                 self._connection.unregister(name)  # of an earlier query
-                columns = ", ".join(f'"{field.name}" {_kind(field.type)}' for field in stream.schema)
-                self._connection.execute(f'CREATE TABLE "{name}" ({columns})')
+                self._connection.register(_NO_ROWS, pa.RecordBatchReader.from_batches(stream.schema, []))
+                self._connection.execute(f'CREATE TABLE "{name}" AS FROM {_NO_ROWS}')
                 made.append(name)
             yield self._connection
         finally:
+            self._connection.unregister(_NO_ROWS)
             self._connection.execute("RESET disabled_optimizers")
             for name in made:
                 self._connection.execute(f'DROP TABLE "{name}"')
-
-
-def _kind(kind: pa.DataType) -> str:
-    """Return a type of Arrow as DuckDB calls it."""
-    if pa.types.is_list(kind):
-        return f"{_kind(kind.value_type)}[]"
-    if pa.types.is_struct(kind):
-        fields = (f'"{field.name}" {_kind(field.type)}' for field in kind)
-        return f"STRUCT({', '.join(fields)})"
-    return _KINDS.get(kind) or f"DECIMAL({kind.precision}, {kind.scale})"
 
 
 def _distinct(names: list[str]) -> list[str]:

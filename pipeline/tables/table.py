@@ -241,13 +241,13 @@ def in_order(
         >>> list(in_order([1, 2, 3], lambda part: [part, part * 10]))
         [1, 10, 2, 20, 3, 30]
     """
+    _keep_freed_memory()
     if len(parts) == 1 or threads == 1:
         for part in parts:
             yield from read(part)
         return
     rest = iter(parts)
     waiting: deque[Future[list[_Row]]] = deque()
-    _keep_freed_memory()
     own: set[int] = set()
     pool = ThreadPoolExecutor(threads, "table", initializer=lambda: own.add(threading.get_ident()))
     try:
