@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -69,19 +68,27 @@ def dead_letters_in(path: str) -> list[sej.DeadLetter]:
         return []
 
 
-class Harness(ABC):
+def require_sound(path: str | Path) -> None:
+    """Check a journal, without the torn tail of a process that died in the last write of all."""
+    sej.Writer(path).close()
+    assert sej.Journal(path).verify() == []
+
+
+class Harness:
     """The running processes, and the output of every process. A process that ends without a signal fails the test."""
 
-    def __init__(self, folder: Path, dice: random.Random) -> None:
+    def __init__(self, folder: Path, dice: random.Random, *words: str | Path) -> None:
+        """Start no process yet; words: the module that each runs, and its first arguments."""
         self.dice = dice
+        self.words = [str(word) for word in words]
         self.output = folder / "output"
         self.output.mkdir()
         self.running: list[Program] = []
         self.started = 0
 
-    @abstractmethod
     def command(self, process: str) -> list[str]:
         """Return the module that a process runs, and its arguments. A seed is added to them."""
+        return [*self.words, process]
 
     def start(self) -> None:
         process = f"w{self.started}"
@@ -111,15 +118,15 @@ class Harness(ABC):
         """Run processes for some seconds, and until they have done enough. At the end all are killed.
 
         Args:
-            seconds: how long at least.
-            processes: how many run concurrently.
+            seconds: how long at least, and not less than :data:`SHORT_S`.
+            processes: how many run concurrently; 3 at most if there are fewer seconds than that.
             enough: whether they have done enough.
             replacing: the probability with which a process is killed and replaced after each wait.
         """
         with self:
-            for _ in range(processes):
+            for _ in range(processes if seconds >= SHORT_S else min(processes, 3)):
                 self.start()
-            end = time.monotonic() + seconds
+            end = time.monotonic() + max(seconds, SHORT_S)
             while time.monotonic() < end or not enough():
                 self.wait()
                 if self.dice.random() < replacing:

@@ -14,6 +14,8 @@ A run is the time in which one process holds the name. Its reports, in order::
 
 from collections import Counter
 
+import sej
+
 
 class ReaderHistory:
     """The history of one name. Each method that gets a report checks it.
@@ -23,18 +25,22 @@ class ReaderHistory:
         used: the attempts of each message: the processes that died with it, and the failures within one process.
     """
 
-    def __init__(self, ended: set[str], stopped: set[str], dead: set[int], *, exact: bool = True) -> None:
+    def __init__(
+        self, ended: set[str], stopped: set[str], letters: list[sej.DeadLetter], most: int, *, exact: bool = True
+    ) -> None:
         """Start an empty history.
 
         Args:
             ended: the runs that ended without a crash.
             stopped: the runs that may have ended without a crash.
-            dead: the offsets of the dead letters.
+            letters: the dead letters.
+            most: how many attempts each message has.
             exact: whether a counted attempt stays counted if a process dies before it begins the message again.
         """
         self.ended = ended
         self.stopped = stopped
-        self.dead = dead
+        self.letters, self.most = letters, most
+        self.dead = {letter.message.offset for letter in letters}
         self.exact = exact
         self.done: set[int] = set()
         self.kept = 0
@@ -50,10 +56,7 @@ class ReaderHistory:
 
     def add(self, run: str, word: str, *about: int) -> None:
         """Add the next report."""
-        if word == "kept":
-            self.keep(about[0])
-            return
-        if word == "over":  # reported after the release of the name, so another process may already have it
+        if word in ("kept", "over"):  # the latter after the release of the name: another process may already have it
             self.keep(about[0])
             return
         if run != self.run:
@@ -70,6 +73,10 @@ class ReaderHistory:
         assert not left or left[0] >= self.kept, "a message below the kept offset was delivered again"
         self.done.update(left)
         self.keep(end)
+        assert len(self.dead) == len(self.letters), "two letters of one message"
+        for letter in self.letters:
+            assert self.used[letter.message.offset] >= self.most, f"{letter} was given up early"
+            assert letter.attempts == self.most, letter
 
     def keep(self, offset: int) -> None:
         missing = [n for n in range(self.kept, offset) if n not in self.done and n not in self.dead]
@@ -117,7 +124,6 @@ class ReaderHistory:
         self.done.update(range(first, last + 1))
 
     def _claim(self) -> None:
-        pass
+        """Begin a run, which :meth:`add` has noticed."""
 
-    def _stop(self) -> None:
-        pass
+    _stop = _claim

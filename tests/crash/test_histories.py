@@ -4,47 +4,26 @@ After each history: every acknowledged message is in the journal once, at its ac
 whole or not at all. The journal is sound.
 """
 
-import random
 from pathlib import Path
 
 import pytest
 
 import sej
-from tests.crash.harness import SHORT_S, Harness, seeded_random
+from tests.crash.harness import Harness, seeded_random
 
 
-class World(Harness):
-    """A journal and the processes that use it."""
-
-    def __init__(self, folder: Path, dice: random.Random) -> None:
-        super().__init__(folder, dice)
-        self.path = folder / "j"
-        with sej.Writer(self.path), sej.Offset(self.path, "reader"):
-            pass
-
-    def command(self, process: str) -> list[str]:
-        return ["tests.crash.chaos", str(self.path), process]
-
-
-def history(folder: Path, seconds: float, processes: int) -> None:
-    world = World(folder, seeded_random())
-    world.run_processes(seconds, processes, lambda: {"put", "seen"} <= {row[0] for row in world.lines()})
-    judge(world)
-
-
-def judge(world: World) -> None:
+def judge(path: Path, lines: list[list[str]]) -> None:
     found: dict[int, str] = {}
-    lines = world.lines()
     for word, *about in lines:
         if word == "seen":
             offset, name = int(about[0]), about[1]
             assert found.setdefault(offset, name) == name, f"message {offset} was another one before"
-    with sej.Writer(world.path), sej.Offset(world.path, "reader") as kept:
+    with sej.Writer(path), sej.Offset(path, "reader") as kept:
         assert set(range(kept.value)) <= set(found), "the kept offset is above a message that the reader has not seen"
-    journal = sej.Journal(world.path)
+    journal = sej.Journal(path)
     assert journal.first_offset <= kept.value, "retention deleted a message that the reader had not seen"
     assert journal.verify() == []
-    with sej.Scanner(world.path, timeout=0, verify=True) as s:
+    with sej.Scanner(path, timeout=0, verify=True) as s:
         for message in s:
             name = message.value.split()[0].decode()
             assert found.setdefault(message.offset, name) == name, f"message {message.offset} was another one before"
@@ -62,4 +41,9 @@ def judge(world: World) -> None:
 
 @pytest.mark.torture
 def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
-    history(tmp_path, max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)
+    path = tmp_path / "j"
+    with sej.Writer(path), sej.Offset(path, "reader"):
+        pass
+    world = Harness(tmp_path, seeded_random(), "tests.crash.chaos", path)
+    world.run_processes(torture_s, 5, lambda: {"put", "seen"} <= {row[0] for row in world.lines()})
+    judge(path, world.lines())
