@@ -5,7 +5,6 @@ import os
 import sys
 from importlib import import_module
 from importlib.metadata import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from types import MemberDescriptorType
 
@@ -14,7 +13,6 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 from sphinx.environment import BuildEnvironment
-from sphinx.ext.autodoc.mock import mock
 
 import sej
 
@@ -51,13 +49,6 @@ autodoc_default_options = {
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_preserve_defaults = True
-# If the extra `spark` is not installed, its part of the reference is built from the docstrings alone. If `hub` is not
-# installed, its page is left out, because the code that gRPC generated cannot be mocked.
-autodoc_mock_imports = [name for name in ("numpy", "pyarrow", "pyspark") if find_spec(name) is None]
-WITH_HUB = find_spec("grpc") is not None
-if not WITH_HUB:
-    exclude_patterns += ["reference/wire.md"]
-    suppress_warnings = ["toc.not_readable", "myst.xref_missing"]
 napoleon_use_ivar = True
 add_module_names = False
 python_use_unqualified_type_names = True
@@ -79,19 +70,18 @@ URLS = dict(line.split(", ", 1) for line in metadata("sej-journals").get_all("Pr
 if repository := os.environ.get("SEJ_DOCS_REPOSITORY") or URLS.get("Source"):
     html_theme_options |= {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 
-PACKAGES = ["sej", "shard", "hub", "textqueue", "kestrel", "kestrel.segmented", "pipeline"] + ["hub.wire"] * WITH_HUB
+PACKAGES = ["sej", "shard", "hub", "textqueue", "kestrel", "kestrel.segmented", "hub.wire", "pipeline"]
 
 
 def _public_names() -> dict[str, str]:
     """Map the place where a name is defined to its public name: `sej.writing.writer.Writer` to `sej.Writer`."""
     found = {}
-    with mock(autodoc_mock_imports):
-        for package in PACKAGES:
-            module = import_module(package)
-            for name in module.__all__:
-                value = getattr(module, name)
-                home, private = getattr(value, "__module__", package), getattr(value, "__qualname__", name)
-                found[f"{home}.{private}"] = f"{package}.{name}"
+    for package in PACKAGES:
+        module = import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            home, private = getattr(value, "__module__", package), getattr(value, "__qualname__", name)
+            found[f"{home}.{private}"] = f"{package}.{name}"
     return found
 
 
