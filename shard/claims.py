@@ -16,13 +16,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sej.durations import backoff
-from sej.errors import LockedError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk
-from sej.system.locks import Lock
+from sej.system.locks import NumberedLocks
 from sej.system.paths import absolute_path
 from shard.names import WORKERS_DIR
 
@@ -142,8 +141,7 @@ class Claim:
             self._kept.close()
 
 
-_NAME: Final = re.compile(r"\d{4}\.slot")
-_MAX_WORKERS: Final = 10_000
+_NAME: Final = re.compile(r"(\d{4,})\.slot")
 
 
 class WorkerRank(NamedTuple):
@@ -162,44 +160,17 @@ class WorkerRank(NamedTuple):
         return shards // self.workers + (self.rank < shards % self.workers)
 
 
-class LiveWorker:
+class LiveWorker(NumberedLocks):
     """The lock file of one live worker."""
 
     def __init__(self, root: str, name: str, disk: Disk = OS) -> None:
-        """Take the first free lock file.
-
-        Raises:
-            LockedError: there is none.
-        """
-        self._disk = disk
-        self._directory = os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
-        disk.mkdir(self._directory, parents=True)
-        for number in range(_MAX_WORKERS):
-            self._name = f"{number:04d}.slot"
-            try:
-                self._lock = Lock(os.path.join(self._directory, self._name), disk=disk).acquire()
-            except LockedError:
-                continue
-            return
-        raise LockedError(
-            f"all {_MAX_WORKERS} lock files of the workers named {name!r} are held; stop some of them",
-            path=self._directory,
-        )
+        """Take the first free lock file."""
+        folder = os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
+        super().__init__(folder, "{:04d}.slot", disk)
+        self.take()
 
     def rank(self) -> WorkerRank:
         """Return this worker's rank among the live ones."""
-        alive = {name for name in self._disk.list(self._directory) if _NAME.fullmatch(name) and self._is_held(name)}
-        return WorkerRank(sorted(alive | {self._name}).index(self._name), len(alive | {self._name}))
-
-    def _is_held(self, name: str) -> bool:
-        """Return whether a process holds a lock file; by a shared lock, so that two tests do not see each other."""
-        try:
-            file = self._disk.open(os.path.join(self._directory, name), "read")
-        except FileNotFoundError:  # removed since it was listed
-            return False
-        with file:
-            return name == self._name or not file.lock(exclusive=False)
-
-    def release(self) -> None:
-        """Release the lock: the worker is no longer live."""
-        self._lock.release()
+        numbers = {int(found[1]) for name in self._disk.list(self.folder) if (found := _NAME.fullmatch(name))}
+        alive = sorted(numbers - self.dead(numbers) | {self.mine})
+        return WorkerRank(alive.index(self.mine), len(alive))

@@ -23,7 +23,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
-from sej.queue.log.lock import Holders, Watchers
+from sej.queue.log.lock import Watchers, holders_of
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
 from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
@@ -140,7 +140,7 @@ class QueueCore:
         self.durable = self.writer.durability == "disk"
         disk.mkdir(directory.at("ofs"))  # a copy of a journal may lack an empty directory
         self.reader_lock = Lock(directory.at("ofs", f"{name}.lck"), what=f"reader {name!r}", exclusive=False, disk=disk)
-        self.holders = Holders(directory, name)
+        self.holders = holders_of(directory, name)
         self.watchers = Watchers(directory, name)
         self.fresh, self.others = MessageReader(directory), MessageReader(directory, 64, places=32)
         self.parked = ParkedItems(directory)

@@ -25,7 +25,7 @@ from sej.queue.interface.queue import require_known
 from sej.queue.interface.schedules import Schedule
 from sej.queue.interface.values import Limit, QueuedItem, Serializer, Stats
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
-from sej.queue.log.lock import Holders
+from sej.queue.log.lock import holders_of
 from sej.queue.log.reader import MessageReader, parked_offsets
 from sej.queue.log.ready_queue import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError
@@ -186,7 +186,7 @@ class QueueLook:
         require_known(name, directory.queue_names(), False, directory.path)
         self._name = name
         self._clock = clock
-        self._holders = Holders(directory, name)
+        self._holders = holders_of(directory, name)
         self._letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
 
     def summary(self) -> Summary:
@@ -288,7 +288,7 @@ class QueueLook:
                 if not state.whole:
                     state = state.begun_again(self._first(), state.order)
         state = self._moved(state)
-        now, holders = self._clock.boot_ns(), Holders(directory, self._name)
+        now, holders = self._clock.boot_ns(), holders_of(directory, self._name)
         if state.boot is not None and state.boot[0] != self._clock.boot_id():  # the machine was restarted
             state.apply(booted(self._clock.boot_id(), max(self._clock.wall_ns() - now, 0), now))
         dead = holders.dead(state.holders())

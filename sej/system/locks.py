@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterable
 from functools import cache
 from typing import Final, Self
 
@@ -173,6 +174,80 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         """Release the lock."""
         self.release()
+
+
+class NumberedLocks:
+    """Lock files with numbers in one folder. A process holds one as long as it lives; the files stay.
+
+    Attributes:
+        mine: the number of this one; -1: none.
+    """
+
+    def __init__(self, folder: str, form: str, disk: Disk = OS) -> None:
+        """Set the files; nothing is opened.
+
+        Args:
+            folder: their folder.
+            form: the name of each, with ``{}`` in the place of its number.
+            disk: the disk.
+        """
+        self.folder = folder
+        self._form = form
+        self._disk = disk
+        self._lock: Lock | None = None
+        self.mine = -1
+
+    def take(self) -> int:
+        """Take the lowest free number."""
+        self._disk.mkdir(self.folder, parents=True)
+        number = 0
+        while not self._try(number):
+            number += 1
+        self.mine = number
+        return number
+
+    def dead(self, numbers: Iterable[int]) -> set[int]:
+        """Return which of these holders are dead."""
+        return {number for number in numbers if number != self.mine and self._is_free(number)}
+
+    def check(self) -> None:
+        """Check that others see that this process lives.
+
+        Raises:
+            LockLostError: the file of its number was removed or replaced.
+        """
+        if self._lock is not None:
+            self._lock.check()
+
+    def text(self, number: int) -> str | None:
+        """Return who holds a number: pid, host and start time; None if its file does not say."""
+        return Lock(self._path(number), disk=self._disk).holder()
+
+    def release(self) -> None:
+        """Release this process's number."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock, self.mine = None, -1
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self.folder, self._form.format(number))
+
+    def _try(self, number: int) -> bool:
+        self._lock = Lock(self._path(number), what=f"holder {number}", disk=self._disk)
+        try:
+            self._lock.acquire()
+        except LockedError:
+            return False
+        return True
+
+    def _is_free(self, number: int) -> bool:
+        """By a shared lock, so that two processes that test do not see each other."""
+        try:
+            file = self._disk.open(self._path(number), "read")
+        except FileNotFoundError:
+            return True
+        with file.closing():
+            return file.lock(exclusive=False)
 
 
 def open_lock(disk: Disk, path: str) -> tuple[File, bool]:

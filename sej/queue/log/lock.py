@@ -12,14 +12,14 @@ its consequence. The files stay and are used again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from sej.errors import LockedError, LockLostError
+from sej.errors import LockLostError
 from sej.journal.directory import Directory
 from sej.system.disk import File, Tolerated, of_system
-from sej.system.locks import Lock
+from sej.system.locks import NumberedLocks
 
 _WATCHERS: Final = 3
 _FEW: Final = 2
@@ -115,67 +115,6 @@ class Watchers:
             file.close()
 
 
-class Holders:
-    """The holders of one queue's leases, as one open queue sees them.
-
-    Attributes:
-        mine: the number of this one; -1: none.
-    """
-
-    def __init__(self, directory: Directory, name: str) -> None:
-        """Set their files; nothing is opened."""
-        self._directory = directory
-        self._folder = directory.at("ofs", f"{name}.slots")
-        self._lock: Lock | None = None
-        self.mine = -1
-
-    def take(self) -> int:
-        """Take the lowest free number, under the queue's lock."""
-        self._directory.disk.mkdir(self._folder)
-        number = 0
-        while not self._try(number):
-            number += 1
-        self.mine = number
-        return number
-
-    def dead(self, numbers: Iterable[int]) -> set[int]:
-        """Return which of these holders are dead; called under the queue's lock."""
-        return {number for number in numbers if number != self.mine and self._is_free(number)}
-
-    def check(self) -> None:
-        """Check that others see that this queue lives.
-
-        Raises:
-            LockLostError: the file of its number was removed or replaced.
-        """
-        if self._lock is not None:
-            self._lock.check()
-
-    def text(self, number: int) -> str | None:
-        """Return who holds a number: pid, host and start time; None if its file does not say."""
-        return Lock(self._path(number), disk=self._directory.disk).holder()
-
-    def release(self) -> None:
-        """Release this queue's number."""
-        if self._lock is not None:
-            self._lock.release()
-        self._lock, self.mine = None, -1
-
-    def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{number}.lck")
-
-    def _try(self, number: int) -> bool:
-        self._lock = Lock(self._path(number), what=f"holder {number}", disk=self._directory.disk)
-        try:
-            self._lock.acquire()
-        except LockedError:
-            return False
-        return True
-
-    def _is_free(self, number: int) -> bool:
-        try:
-            file = self._directory.disk.open(self._path(number), "read")
-        except FileNotFoundError:
-            return True
-        with file.closing():
-            return file.lock(exclusive=False)
+def holders_of(directory: Directory, name: str) -> NumberedLocks:
+    """Return the holders of one queue's leases, as one open queue sees them."""
+    return NumberedLocks(directory.at("ofs", f"{name}.slots"), "{}.lck", directory.disk)
