@@ -43,7 +43,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
-from sej.errors import ClosedError, LockedError, LockLostError
+from sej.errors import LockedError, LockLostError
 from sej.fork import forget_forked, notice_fork, watch_forks
 from sej.journal.directory import Directory
 from sej.system.disk import Disk, File, Status
@@ -118,40 +118,43 @@ def _pause(status: Status, disk: Disk, path: str) -> None:
         time.sleep(_LOOK_S)
 
 
-class TurnLock:
-    """The journal's lock, free between two turns.
+class WriterLock:
+    """The journal's lock, and the locks of segments.
+
+    One that ``keeps`` is held from :meth:`hold` to :meth:`release`, any other one is free between two turns.
+
+    It knows each segment before it locks it. So whatever interrupts a call, the next one unlocks what that call has
+    left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
 
     Attributes:
         original: the trace of an original; None: no original ran recently.
-        leave: ends a turn: releases the lock in one call into C. It may be called at any time.
-        content: what was in the file when :meth:`hold` took the lock.
-        identity: the identity of the file then.
+        keeps: whether it is held until the writer closes.
+        leave: releases the lock file's lock in one call into C. It may be called at any time.
     """
 
     original: Trace | None = None
-    keeps = False
-    """Whether it is held until the writer closes."""
-    content = b""
-    identity = 0, 0
 
-    def __init__(self, directory: Directory, timeout: float | None, *, held: bool = False) -> None:
+    def __init__(self, directory: Directory, timeout: float | None = 0.0, *, keeps: bool = True) -> None:
         """Open the lock file; it is created if it is missing.
 
         Args:
             directory: the SEJ directory.
             timeout: seconds to wait while an exclusive writer has the journal; None waits without a limit.
-            held: as for :meth:`sej.system.disk.File.lock`.
+            keeps: False for a lock that is taken for one turn at a time.
         """
         self._directory = directory
         self._timeout = timeout
-        self._held = held
+        self.keeps = keeps
         self.path = directory.prefix + "jnl.lck"
-        self._mark = b""
+        self._segments: list[File] = []
         self._open()
 
     def _open(self) -> None:
         self.file, self._was_missing = open_lock(self._directory.disk, self.path)
         self.leave: Callable[[], object] = self.file.unlocker()
+        self._identity: tuple[int, int] | None = None
+        """The identity of the file, if :meth:`hold` has locked it."""
+        self._mark = b""
 
     def enter(self) -> None:
         """Take the lock. Shared writers hold it for microseconds, an exclusive writer as long as it is open.
@@ -159,10 +162,10 @@ class TurnLock:
         Raises:
             LockedError: an exclusive writer has had the journal for longer than the timeout.
         """
-        if self.file.lock(held=self._held):
+        if self.file.lock(held=self.keeps):
             return
         start, pause_s = time.monotonic(), _TURN_PAUSE_S
-        while not self.file.lock(held=self._held):
+        while not self.file.lock(held=self.keeps):
             waited = time.monotonic() - start
             if self._timeout is not None and waited >= self._timeout:
                 holder = read_holder(self.file)
@@ -187,19 +190,27 @@ class TurnLock:
     def hold(self) -> None:
         """Take the lock of the file at the path, and look for the trace of an original in it.
 
-        If an original may have just closed, wait until it has removed the file.
+        If an original may have just closed, wait until it has removed the file. A lock that ``keeps`` signs the file,
+        and is only checked if it is held already.
         """
+        if self.keeps and self._identity is not None:
+            self.check()
+            return
         self.enter()
         while not (status := self.file.status()).links:  # its name was removed between open and lock
             self.renew()
-        self.content = self.file.read(min(status.size, _SIGNED_BYTES + 1), 0)
-        written = bool(self.content) or bool(self._directory.segments())
-        self.original = _find_trace(self.content, missing=self._was_missing, written=written)
-        if self.original is not None and not self.content and not self._was_missing:
+        content = self.file.read(min(status.size, _SIGNED_BYTES + 1), 0)
+        written = bool(content) or bool(self._directory.segments())
+        self.original = _find_trace(content, missing=self._was_missing, written=written)
+        if self.original is not None and not content and not self._was_missing:
             _pause(status, self._directory.disk, self.path)
             self.renew()
             status = self.file.status()
-        self.identity = status.device, status.inode
+        if self.keeps:
+            note = b"" if self.original is None else self.original.line()
+            # A shared writer takes its mark as proof that no other writer has held the lock: it must not remain.
+            sign(self.file, content, note, must=content.startswith(_MARK))
+        self._identity = status.device, status.inode
 
     def renew(self) -> None:
         """Open and lock the lock file again if the locked file is not at its path any more.
@@ -207,7 +218,6 @@ class TurnLock:
         The original removes the lock file when it closes, and a lock on a removed file excludes no writer.
         """
         while not self.is_current():
-            self._mark = b""
             old = self.file
             try:
                 self._open()
@@ -219,20 +229,27 @@ class TurnLock:
 
     def is_current(self) -> bool:
         """Return whether the locked file is still at its path."""
-        return is_current(self._directory.disk, self.file.status().identity, self.path)
+        return is_current(self._directory.disk, self._identity or self.file.status().identity, self.path)
 
     def check(self) -> None:
         """Check that the locked file is still at its path.
 
         Raises:
-            LockLostError: an original removed it.
+            LockLostError: it was removed or replaced: others can lock a new one.
         """
-        if not self.is_current():
-            raise LockLostError(
-                "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
-                " in the journal: read the last messages before you append it again",
-                path=self.path,
+        if self.is_current():
+            return
+        if self.keeps:
+            what = (
+                "the lock file of the journal's writer was removed or replaced while it was held, and another process"
+                " may hold the new one; find the program that removes it, then reopen"
             )
+        else:
+            what = (
+                "an original SEJ removed the journal's lock file during this append, so the message may or may not be"
+                " in the journal: read the last messages before you append it again"
+            )
+        raise LockLostError(what, path=self.path)
 
     def is_marked(self) -> bool:
         """Return whether the mark that this writer has left or seen is still in the file."""
@@ -254,94 +271,32 @@ class TurnLock:
         self.file.truncate(0)
 
     def lock_segment(self, file: File) -> None:
-        """See that no exclusive writer, whose lock file was removed, has a segment's own lock."""
-        unlock = file.unlocker()
-        try:
-            if not file.lock():
-                _wait_for_segment(file)
-        finally:
-            unlock()  # in C, and the first call here: no signal handler can run before it
+        """Take the last segment's own lock; without ``keeps``, only see that no exclusive writer has it.
 
-    def keep(self, file: File | None) -> None:
-        """Do nothing: no segment is locked."""
+        The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks
+        the last segment, so two of our own writers never append, whatever happens to the lock file.
 
-    def release(self) -> None:
-        """Close the file; a second time does nothing."""
-        self.leave = _nothing
-        self.file.close()
-
-
-def _nothing() -> None:
-    """Do nothing: ``leave`` of a lock that is closed."""
-
-
-class WriterLock:
-    """The journal's lock in a turn that ends when the writer closes, and the locks of segments.
-
-    It knows each segment before it locks it. So whatever interrupts a call, the next one unlocks what that call has
-    left. To close a file is not enough for that: a child that another thread has just forked may have a copy of it.
-
-    Attributes:
-        original: as for :class:`TurnLock`.
-    """
-
-    original: Trace | None = None
-    keeps = True
-    """Whether it is held until the writer closes."""
-
-    def __init__(self, directory: Directory, timeout: float | None = 0.0) -> None:
-        """Set the journal, and how many seconds to wait for its lock; nothing is opened or locked yet."""
-        self._directory = directory
-        self._timeout = timeout
-        self._turn: TurnLock | None = None
-        self._segments: list[File] = []
-
-    def hold(self) -> None:
-        """Take the lock; if it is held, check that it is still valid."""
-        if self._turn is not None:
-            self.check()
-            return
-        turn = TurnLock(self._directory, self._timeout, held=True)
-        try:
-            turn.hold()
-            note = b"" if turn.original is None else turn.original.line()
-            # A shared writer takes its mark as proof that no other writer has held the lock: it must not remain.
-            sign(turn.file, turn.content, note, must=turn.content.startswith(_MARK))
-        except BaseException:
-            turn.release()
-            raise
-        self.original, self._turn = turn.original, turn
-        watch_forks(self)
-
-    def check(self) -> None:
-        """Check that the lock is still valid.
+        A process that is killed gives its locks back one after the other, ``jnl.lck`` first. So this waits for a
+        moment.
 
         Raises:
-            LockLostError: its file was removed or replaced: others can lock a new one.
-            ClosedError: it is not held.
+            LockedError: an exclusive writer holds it.
         """
-        notice_fork()
-        path = self._directory.at("jnl.lck")
-        if self._turn is None:
-            raise ClosedError("the lock is not held by this process", path=path)
-        if not self.is_current():
-            raise LockLostError(
-                "the lock file of the journal's writer was removed or replaced while it was held, and another process"
-                " may hold the new one; find the program that removes it, then reopen",
-                path=path,
-            )
-
-    def is_current(self) -> bool:
-        """Return whether the locked file is still at its path."""
-        turn = self._turn
-        return turn is not None and is_current(self._directory.disk, turn.identity, turn.path)
-
-    def lock_segment(self, file: File) -> None:
-        """Take a segment's lock too; see :func:`_wait_for_segment`."""
-        if file not in self._segments:
+        if self.keeps and file not in self._segments:
             self._segments.append(file)
-        if not file.lock():
-            _wait_for_segment(file)
+        unlock = _nothing if self.keeps else file.unlocker()
+        deadline = time.monotonic() + _DYING_S
+        try:
+            while not file.lock():
+                if time.monotonic() >= deadline:
+                    raise LockedError(
+                        "another writer holds this segment, although the journal's lock file is free: the file was"
+                        " removed while that writer ran; close that writer",
+                        path=file.path,
+                    )
+                time.sleep(_PAUSE_S)
+        finally:
+            unlock()  # in C, and the first call here: no signal handler can run before it
 
     def keep(self, file: File | None) -> None:
         """Unlock every segment but this one. Files stay open, because a sync may use them."""
@@ -352,53 +307,36 @@ class WriterLock:
 
     def release(self) -> None:
         """Release all locks; a second call does nothing, or finishes an interrupted one."""
-        notice_fork()
         self.keep(None)
-        if (turn := self._turn) is not None:
-            try:
-                turn.leave()  # explicitly: a child that was just forked may still have the descriptor
-            finally:
-                turn.release()
-            self._turn = None
-            forget_forked(self)
+        self.leave()  # explicitly: a child that was just forked may still have the descriptor
+        self.close_copies()
 
-    def _after_fork(self) -> None:
-        """In a forked child, close the copies of descriptors without unlocking the parent's locks."""
+    def close_copies(self) -> None:
+        """Close the lock file, and in a forked child the segments, without unlocking the parent's locks."""
         for file in self._segments:
             file.close()
         self._segments.clear()
-        if self._turn is not None:
-            self._turn.release()
-        self._turn = None
+        self.leave = _nothing
+        self.file.close()
+
+    _after_fork = close_copies
 
     def __enter__(self) -> Self:
         """Take the lock, for an operation on all segments."""
-        self.hold()
+        try:
+            self.hold()
+        except BaseException:
+            self.release()
+            raise
+        watch_forks(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Release all locks."""
+        notice_fork()
         self.release()
+        forget_forked(self)
 
 
-def _wait_for_segment(file: File) -> None:
-    """Take the last segment's own lock, which an exclusive writer holds in addition to ``jnl.lck``.
-
-    The original unlinks ``jnl.lck``, and with it the lock of the process that holds that inode. No process unlinks the
-    last segment, so two of our own writers never append, whatever happens to the lock file.
-
-    A process that is killed gives its locks back one after the other, ``jnl.lck`` first. So this waits for a moment.
-
-    Raises:
-        LockedError: another writer holds it.
-    """
-    deadline = time.monotonic() + _DYING_S
-    while not file.lock():
-        if time.monotonic() < deadline:
-            time.sleep(_PAUSE_S)
-            continue
-        raise LockedError(
-            "another writer holds this segment, although the journal's lock file is free: the file was removed"
-            " while that writer ran; close that writer",
-            path=file.path,
-        )
+def _nothing() -> None:
+    """Do nothing: ``leave`` of a lock that is closed."""

@@ -3,8 +3,8 @@
 ::
 
     Writer ---- JournalAppender -- Lifecycle       open, failed, closed, forked; the mutex
-    SharedWriter ---'  |------ WriterLock      jnl.lck, for as long as the writer is open
-      public names     |       or TurnLock     jnl.lck, for one turn at a time
+    SharedWriter ---'  |------ WriterLock      jnl.lck, while the writer is open or for one turn at a time
+      public names     |
                        |------ Buffer          encodes messages, and writes single ones without Python code
                        |------ LastSegment     the file, and how much of it is on the medium
                        |         Blocks        its index

@@ -4,7 +4,7 @@ A :class:`JournalAppender` is what :class:`sej.Writer`, :class:`sej.SharedWriter
 relies on the codec's :class:`~sej.codec.Buffer` for encoding, and on :mod:`sej.writing.opening` for finding the end. A
 writer works in turns. A turn ends with one call into C. The exclusive writer keeps its turn::
 
-                     exclusive: WriterLock                       shared: TurnLock
+                     exclusive: keeps the lock                   shared
     first call       takes the lock, finds the end               -
     enter            refuses appends, writes what is pending     takes the lock, looks what others appended
     leave            allows appends                              releases the lock
@@ -74,7 +74,7 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
 from sej.journal.recovery import Recovery
-from sej.journal.writer_lock import TurnLock, WriterLock
+from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
@@ -129,7 +129,7 @@ class JournalAppender:
     def __init__(
         self,
         directory: Directory,
-        lock: WriterLock | TurnLock,
+        lock: WriterLock,
         *,
         segment_bytes: int,
         durability: Durability,
@@ -147,8 +147,7 @@ class JournalAppender:
         self.buffer.path = directory.path
         self.entered = False
         self.fence: Fence | None = None
-        self._turns = lock if isinstance(lock, TurnLock) else None
-        """The lock of a shared writer; None: this one keeps its turn."""
+        self._is_shared = not lock.keeps
         self._segment_bytes = segment_bytes
         self._retention = retention
         self._kept = directory.kept_position()
@@ -339,7 +338,7 @@ class JournalAppender:
     @property
     def appended(self) -> int:
         """The offset after what was appended so far, as far as it can be synced."""
-        if self._turns is None:
+        if not self._is_shared:
             return self.buffer.offset if self._opened else 0
         return 0 if self._written is None else self._written[2]
 
@@ -348,7 +347,7 @@ class JournalAppender:
         buffer = self.buffer
         with self.life.mutex:
             self.life.require()
-            if self._turns is not None:
+            if self._is_shared:
                 if self._written is None:
                     return 0
                 last, position, offset = self._written
@@ -361,13 +360,13 @@ class JournalAppender:
                 finally:
                     buffer.allow_appends()
         file = last.file
-        if self._turns is not None:
+        if self._is_shared:
             self.require_place(last)
         last.sync(file)
         with self.life.mutex:
             if last is self.last and not self.life.closed and not buffer.in_doubt:
                 last.keep(position, offset)
-                if self._turns is None:  # else another process may write the index
+                if not self._is_shared:  # else another process may write the index
                     last.blocks.write(last.synced_position)
         return offset
 
@@ -436,7 +435,7 @@ class JournalAppender:
         """Write and sync the rest."""
         if self._abandoned:
             self._shut()
-        elif self._turns is None:
+        elif not self._is_shared:
             self.run_exclusively(self.changing, self._finish_last)
         else:
             with self.life.mutex:
@@ -480,8 +479,7 @@ class JournalAppender:
         """Close a forked child's copies of the descriptors, which would keep the parent's locks."""
         self.buffer.stop(self.life.refuse)
         self._kept.forget()
-        if self._turns is not None:
-            self.lock.release()
+        self.lock.close_copies()
 
     def _forget(self) -> None:
         """Close an end whose writer is gone and was never closed, with a warning."""
@@ -521,24 +519,24 @@ class JournalAppender:
             try:
                 self._enter()
                 found = act(*arguments)
-                if self._turns is not None:
+                if self._is_shared:
                     self._written = self.last, self.buffer.position, self.buffer.offset
                 return found
             except OSError as error:
-                if not is_failure(error) or self._turns is not None:
+                if not is_failure(error) or self._is_shared:
                     raise
                 raise self._failing(error) from error
             finally:
                 self.entered = False
-                if self._turns is None:
+                if not self._is_shared:
                     self.buffer.allow_appends()
                 else:
-                    self._turns.leave()
+                    self.lock.leave()
 
     def _enter(self) -> None:
         """Begin a turn. A shared writer finds out what the others did since its last one; see the module."""
-        lock, buffer = self._turns, self.buffer
-        if lock is None:
+        lock, buffer = self.lock, self.buffer
+        if lock.keeps:
             buffer.refuse_appends()
             self._settle()
             return
@@ -643,13 +641,13 @@ class JournalAppender:
         buffer = self.buffer
         left = max(self._segment_bytes - buffer.position, 1)
         buffer.batch_limit = min(_BATCH_BYTES, left)
-        waits = self._turns is None and self.durability == "disk"  # the thread that syncs writes for all that wait
+        waits = not self._is_shared and self.durability == "disk"  # the thread that syncs writes for all that wait
         buffer.limit = min(_BUFFER_BYTES, left) if waits or self.durability == "buffer" else 1
         if waits or self.lock.original is not None:  # _drain writes every message
             buffer.set_direct_write(None, None, 0, 0)  # it may have a reference to the old file, which must be closed
             return
         until = self._indexed_to + _INDEX_BYTES
-        if self._turns is None:
+        if not self._is_shared:
             until = buffer.position - len(buffer) + BLOCK_BYTES
         buffer.set_direct_write(self.last.file.writer(), self._write_trouble, min(until, self._segment_bytes), _LOOK_NS)
 
@@ -668,7 +666,7 @@ class JournalAppender:
                 except OSError as error:
                     self._write_trouble(error, 0)
             buffer.drained()
-            if self._turns is not None:
+            if self._is_shared:
                 buffer.clear()
             elif len(buffer) >= BLOCK_BYTES:
                 self.last.blocks.end_block(buffer)
@@ -676,10 +674,10 @@ class JournalAppender:
                     self.syncer.request()
             if buffer.position >= self._segment_bytes:
                 self._rotate()
-            elif self._turns is not None and buffer.position - self._indexed_to >= _INDEX_BYTES:
+            elif self._is_shared and buffer.position - self._indexed_to >= _INDEX_BYTES:
                 self._find_blocks()
             self.set_limits()
-            if self._turns is None and time.monotonic() >= self._look_at:
+            if not self._is_shared and time.monotonic() >= self._look_at:
                 self._check_names()
                 self._look_at = time.monotonic() + _LOOK_S
         except BaseException as error:  # the buffer stays in doubt
@@ -701,16 +699,16 @@ class JournalAppender:
 
     def _rotate(self) -> None:
         """Seal the last segment and start the next one. The old file is closed with its last reference."""
-        if self._turns is None:
+        if not self._is_shared:
             self._check_names()
         else:
-            self._turns.unmark()
+            self.lock.unmark()
             self._find_blocks()
         self._seal()
         self._continue_at(start_segment(self.directory, self._kept, self.buffer.offset, self.lock))
         sweep(self.directory)
-        if self._turns is not None:
-            self._turns.mark_end()
+        if self._is_shared:
+            self.lock.mark_end()
         if self._retention is not None:
             from sej.journal.retention import clean  # loaded already, by the caller who made the Retention
 
@@ -740,7 +738,7 @@ class JournalAppender:
         self.lock.keep(last.file)
         self.syncer.advance(end.synced_offset)
         self.set_limits()
-        if self._turns is None:
+        if not self._is_shared:
             _needed[id(self)] = self.lock, last
             if last.blocks.unindexed:
                 last.blocks.write(last.synced_position)
@@ -759,7 +757,7 @@ class JournalAppender:
         buffer, old = self.buffer, self.last if hasattr(self, "last") else None
         try:
             buffer.doubt()
-            if old is not None and self._turns is None:
+            if old is not None and not self._is_shared:
                 self.lock.check()
                 with buffer.pending() as view:
                     there = old.file.size() - buffer.position
@@ -773,7 +771,7 @@ class JournalAppender:
                 old.blocks.close()
                 self.lock.keep(old.file)  # an interrupted call may have locked others
             end = find_end(self.directory, self._kept, self.lock, before=old)
-            if self._turns is None and end.offset < reached:
+            if not self._is_shared and end.offset < reached:
                 raise LockLostError(
                     f"the journal ends at {end.offset}, but this writer has appended up to {reached}: another process"
                     " changed it without the lock; close that process and open this writer again",
@@ -785,16 +783,16 @@ class JournalAppender:
             self._known_batches = None  # the change that was interrupted may be one of the batches
             if end.promised:
                 self._batches.roll_forward(self)
-            if self._turns is not None:
+            if self._is_shared:
                 self._id = journal_id(self.directory)
                 if buffer.position >= self._segment_bytes:
                     self._rotate()
                 else:
-                    self._turns.mark_end()
+                    self.lock.mark_end()
                 buffer.allow_appends()
         except BaseException as error:
             buffer.doubt()
-            if self._turns is None and is_failure(error):
+            if not self._is_shared and is_failure(error):
                 self.fail(error)
                 if isinstance(error, OSError):
                     raise self._failed("a write or sync failed", error) from error
@@ -825,7 +823,7 @@ class JournalAppender:
 
     def fail(self, error: BaseException) -> None:
         """Fail: from now on every call raises. A shared writer only loses its turn with a lock file."""
-        if (self._turns is None or not isinstance(error, LockLostError)) and self.life.fail(error):
+        if (not self._is_shared or not isinstance(error, LockLostError)) and self.life.fail(error):
             self.buffer.stop(self.life.refuse)
             self.syncer.fail(error)
 

@@ -30,7 +30,7 @@ from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
 
 if TYPE_CHECKING:
-    from sej.journal.writer_lock import TurnLock, WriterLock
+    from sej.journal.writer_lock import WriterLock
 
 
 class Blocks:
@@ -168,7 +168,7 @@ class LastSegment:
         self.synced_position = synced_position
         self.in_doubt = in_doubt
 
-    def write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
+    def write(self, view: memoryview, position: int, lock: WriterLock) -> None:
         """Append whole messages. After a trace of the original, each message is written between two checks.
 
         Args:
@@ -181,7 +181,7 @@ class LastSegment:
         else:
             self._write_guarded(view, position, lock)
 
-    def _write_guarded(self, data: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
+    def _write_guarded(self, data: memoryview, position: int, lock: WriterLock) -> None:
         """Append whole messages, each between two checks, which :mod:`sej.journal.writer_lock` explains.
 
         Raises:
@@ -196,7 +196,7 @@ class LastSegment:
             at = end
             self._require_end(position + at, lock)
 
-    def _require_end(self, position: int, lock: WriterLock | TurnLock) -> None:
+    def _require_end(self, position: int, lock: WriterLock) -> None:
         lock.check()
         size = self.file.size()
         if size != position:
@@ -221,7 +221,7 @@ class LastSegment:
                 self.file.path,
             )
 
-    def cut_partial_write(self, view: memoryview, position: int, lock: WriterLock | TurnLock) -> None:
+    def cut_partial_write(self, view: memoryview, position: int, lock: WriterLock) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
 
         Args:

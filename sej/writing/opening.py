@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sej.errors import CorruptionError, NetworkFileSystemError, NotAJournalError
 from sej.journal.directory import Directory, Segment, is_still
@@ -28,9 +28,6 @@ from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.writing.last_segment import Blocks, LastSegment
-
-if TYPE_CHECKING:
-    from sej.journal.writer_lock import TurnLock
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
@@ -122,7 +119,7 @@ class JournalEnd(NamedTuple):
 def find_end(
     directory: Directory,
     kept: KeptPosition,
-    lock: WriterLock | TurnLock,
+    lock: WriterLock,
     first_offset: int = 0,
     *,
     has_id: bool = False,
@@ -161,14 +158,14 @@ def find_end(
         if lock.original is None or lock.is_current():
             promised = bool(pending) and any(name.endswith(".intent") for name in pending)
             return end._replace(recovery=recovery, promised=promised)
-        if lock.keeps:
-            lock.release()
+        lock.keep(None)
+        lock.renew()
 
 
 def open_end(
     directory: Directory,
     kept: KeptPosition,
-    lock: WriterLock | TurnLock,
+    lock: WriterLock,
     *,
     first_offset: int = 0,
     before: LastSegment | None = None,
@@ -303,7 +300,7 @@ def sweep(directory: Directory) -> None:
             directory.disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock | TurnLock) -> JournalEnd:
+def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock) -> JournalEnd:
     """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")

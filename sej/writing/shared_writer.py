@@ -19,7 +19,7 @@ from sej.checks import one_of, refuse_pickling, require_columns
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
-from sej.journal.writer_lock import TurnLock
+from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.system.lifecycle import owns
@@ -146,7 +146,7 @@ class SharedWriter:
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
         prepare(directory, allow_network_fs=allow_network_fs)
-        self._lock = TurnLock(directory, lock_timeout)
+        self._lock = WriterLock(directory, lock_timeout, keeps=False)
         self._appender = JournalAppender(
             directory,
             self._lock,
