@@ -37,10 +37,9 @@ from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.identity import Incarnation, journal_id
 from sej.journal.segment import CHUNK_BYTES
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.offset import Offset, read_offset

@@ -54,8 +54,7 @@ from sej.errors import (
 )
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS, Disk, spare_files

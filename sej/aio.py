@@ -34,8 +34,8 @@ import sej.writing.writer
 from sej.checks import CALLABLE, PATH, options_of, refuse_pickling, refuse_unknown
 from sej.durations import Seconds
 from sej.errors import ClosedError
-from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
+from sej.journal.identity import wait_for_journal
 from sej.message import FIRST, LAST, BytesLike, Message, Start
 from sej.reading.attempts import InterruptError
 from sej.system.paths import absolute_path

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 from sej.checks import DISK, PROGRESS, require
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, SejError
 from sej.journal.directory import Directory, check_name, is_journal
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.offset_check import kept_offsets
+from sej.journal.tail import sync_up_to
 from sej.journal.view import Journal
 from sej.journal.writer_lock import WriterLock
 from sej.message import Message

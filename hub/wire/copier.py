@@ -35,9 +35,8 @@ from sej.durations import Seconds, backoff, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import UNFINISHED, Directory, check_name, is_journal, journals_in
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.identity import Incarnation
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk

@@ -42,7 +42,7 @@ from pipeline.tables.stream import follow
 from pipeline.tables.table import PathLike
 from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
+from sej.journal.tail import sync_up_to
 from sej.reading.offset import read_offset
 from sej.system.disk import OS
 from sej.system.locks import Lock

@@ -28,10 +28,9 @@ from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers
 from sej.cli.shared.units import Moment
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.offset_check import check_reader, drop_twin, keep_offset
 from sej.journal.retention import readers_lock
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST
 from sej.reading.offset import Offset, read_offset, refuse_queue, wrong_place

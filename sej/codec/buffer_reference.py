@@ -38,30 +38,6 @@ class Buffer:
         newest_timestamp: as above.
     """
 
-    __slots__ = (
-        "_busy",
-        "_data",
-        "_drain",
-        "_drained",
-        "_lock",
-        "_look_at",
-        "_refuse",
-        "_trouble",
-        "_write",
-        "_writing",
-        "batch_limit",
-        "direct_until",
-        "first_timestamp",
-        "forgotten",
-        "interrupted",
-        "last_timestamp",
-        "limit",
-        "newest_timestamp",
-        "offset",
-        "path",
-        "position",
-    )
-
     def __init__(self, offset: int, drain: Callable[[], None], lock: Lock | RLock) -> None:
         """Create an empty buffer.
 
@@ -104,13 +80,7 @@ class Buffer:
         self._require_open()  # without the lock: in a forked child its holder may not exist
         inside = self._is_inside()
         with self._lock:
-            self._require_open()
-            if self._busy and inside:  # else an exception left it set
-                raise nested()
-            if self._writing:
-                self._settle()
-            self._require_room(1, expected)
-            self._busy = True
+            self._begin(1, expected, inside)
             try:
                 offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
                 if len(self._data) - self._drained >= self.limit:
@@ -146,14 +116,8 @@ class Buffer:
         self._require_open()
         inside = self._is_inside()
         with self._lock:
-            self._require_open()
-            if self._busy and inside:
-                raise nested()
-            if self._writing:
-                self._settle()
-            self._require_room(count, expected)
+            self._begin(count, expected, inside)
             first = self.offset
-            self._busy = True
             try:
                 for index in range(count):
                     self._put(payloads[index], labels[index], types[index], timestamps[index])
@@ -286,12 +250,22 @@ class Buffer:
         if self._refuse is not None:
             self._refuse()
 
-    def _require_room(self, count: int, expected: int) -> None:
-        """Refuse messages if the journal cannot hold them, or they would not begin at the expected offset."""
+    def _begin(self, count: int, expected: int, inside: bool) -> None:
+        """With the lock held, begin to append so many messages.
+
+        They are refused if the journal cannot hold them, or they would not begin at the expected offset. If this thread
+        held the lock already, it may be in an append.
+        """
+        self._require_open()
+        if self._busy and inside:  # else an exception left it set
+            raise nested()
+        if self._writing:
+            self._settle()
         if self.offset > MAX_OFFSET - count:
             raise full()
         if expected >= 0 and expected != self.offset:
             raise conflict(self.path, expected, self.offset)
+        self._busy = True
 
     def _settle(self) -> None:
         """With the lock held, let the writer find out what the file holds, before another message gets an offset."""

@@ -23,9 +23,8 @@ from sej.contrib.database import check_table, using
 from sej.durations import Seconds
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.identity import journal_id
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.message import FIRST, Message, Start
 from sej.reading.consumer import Consumer
 from sej.reading.offset import Offset

@@ -2,11 +2,11 @@
 
 The modules, in the order in which they are best read::
 
-    directory, identity, writer_lock     the files of a journal, which journal it is, the locks of its writers
+    directory, identity, writer_lock     the files of a journal, which one it is, the locks of its writers
     segment, cursor                      messages of one segment, and over all segments
     index                                positions, times and checksums of blocks
-    view, tail, arrival                  sej.Journal; its end while it grows; waiting until it exists
-    recovery, disk_compare               sound, torn or corrupt; what is on the medium
+    view, tail                           sej.Journal; its end while it grows, and what of it is on the medium
+    recovery                             sound, torn or corrupt
     verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
     offset_check                         where readers are, and the checksums of their offsets
     reader_limits, retention             which readers hold segments; remove old ones

@@ -10,7 +10,7 @@
     tmp/                       files before their rename
     idx/                       the sidecar index, one file a segment; rebuilt at any time
     gaps/                      gaps that a repair recorded
-    token                      the fencing token, see :mod:`sej.writing.fencing`
+    token                      the fencing token, see :mod:`sej.journal.writer_lock`
     txn/                       pending and done batches of ``append_once``
     tier.json                  where messages are that left jnl/, see :mod:`sej.journal.tier`
     id                         16 random bytes and their checksum: this journal's identity

@@ -1,19 +1,27 @@
-"""The identity of a journal: 16 random bytes with a checksum in the file ``id``; whether it was re-created."""
+"""Which journal it is: 16 random bytes with a checksum in ``id``. Whether it was re-created, and when it exists."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
-from sej.errors import CorruptionError
+from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import Directory
 from sej.journal.index import CHECK
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
+from sej.system.watch import Watch
 
 ID_BYTES: Final = 16
 ID_SIZE: Final = ID_BYTES + CHECK.size
 """The size of the file: a CRC32C follows the random bytes."""
+_LOOK_S: Final = 0.2
+_SOON_S: Final = 0.01
+_GRACE_S: Final = 1.0
+"""A directory with other entries and without ``jnl/``, or without a segment, may be a journal that a writer is creating
+at this moment."""
 
 
 def journal_id(directory: Directory, *, create: bool = False) -> bytes | None:
@@ -91,3 +99,57 @@ def _content_of(directory: Directory) -> bytes | None:
         return read_small(directory.disk, directory.at("id"), ID_SIZE)
     except (FileNotFoundError, CorruptionError):
         return None
+
+
+def wait_for_journal(
+    directory: Directory, timeout: float | None, stopped: Callable[[], bool] = lambda: False
+) -> bool | None:
+    """Wait until a journal exists; return False if it was there already, None if the wait was stopped.
+
+    A journal that appears usually has a segment when this returns, so that its first offset is known.
+
+    Args:
+        directory: the journal; its parent directories may be missing too.
+        timeout: seconds to wait; 0 does not wait, None waits without a limit.
+        stopped: called at least five times in a second; it returns whether to stop waiting.
+
+    Raises:
+        JournalNotFoundError: the journal did not appear within the timeout.
+        NotAJournalError: the path is a file, or a directory of something else.
+
+    Example:
+        >>> import tempfile, sej
+        >>> from sej.system.disk import OS
+        >>> path = tempfile.mkdtemp()
+        >>> sej.Writer(path).close()
+        >>> wait_for_journal(Directory(path, OS), timeout=None)
+        False
+    """
+    start = time.monotonic()
+    odd_since: float | None = None
+    waited = False
+    with Watch(directory.path) as watch:
+        while True:
+            now = time.monotonic()
+            pause = _LOOK_S
+            try:
+                directory.require()
+                odd_since = now if odd_since is None else odd_since
+                if not waited or directory.segments() or now - odd_since >= _GRACE_S:
+                    return waited
+                pause = _SOON_S
+            except JournalNotFoundError:
+                if timeout is not None and now - start >= timeout:
+                    raise
+                if timeout is not None:
+                    pause = min(start + timeout - now, _LOOK_S)
+                odd_since = None
+            except NotAJournalError:
+                odd_since = now if odd_since is None else odd_since
+                there = directory.disk.status(directory.path)
+                if (there is not None and not there.is_dir) or now - odd_since >= _GRACE_S:
+                    raise
+            if stopped():
+                return None
+            waited = True
+            watch.wait(pause)

@@ -51,6 +51,8 @@ assert len(HEAD) == HEAD_SIZE and ENTRY.size == ENTRY_SIZE == ENTRY_BODY.size + 
 Key = Literal["end", "next_offset", "newest_timestamp"]
 _READ_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 1 << 10
+"""A block of at most this size is read in one piece to be checked."""
 _ENTRIES: Final = 1 << 10
 _FOLLOWERS: Final = 16
 
@@ -200,12 +202,15 @@ def _whole(view: memoryview, start: int, there: int) -> int | None:
 
 def check_block(file: File, block: Block) -> bool:
     """Return whether an entry belongs to this segment: its first and last message have its offsets and times."""
+    size = block.end - block.position
+    if 0 < size <= _SMALL_BYTES:
+        return is_content(block, file.read(size, block.position))
     found = last_message(file, block.end)
-    if found is None or found[0] < block.position:
-        return False
-    first = file.read(MESSAGE_HEAD.size, block.position)
-    return _names(first, block.first_offset, block.first_timestamp) and _names(
-        found[1], block.next_offset - 1, block.last_timestamp
+    return (
+        found is not None
+        and found[0] >= block.position
+        and _names(file.read(MESSAGE_HEAD.size, block.position), block.first_offset, block.first_timestamp)
+        and _names(found[1], block.next_offset - 1, block.last_timestamp)
     )
 
 
@@ -217,11 +222,9 @@ def is_content(block: Block, data: bytes | memoryview) -> bool:
     start: int = end - INT32.unpack_from(data, end - INT32_SIZE)[0]
     if not 0 <= start <= end - OVERHEAD_SIZE:
         return False
-    first_offset, first_timestamp, _, _ = MESSAGE_HEAD.unpack_from(data, 0)
-    last_offset, last_timestamp, _, _ = MESSAGE_HEAD.unpack_from(data, start)
-    if (first_offset, first_timestamp) != (block.first_offset, block.first_timestamp):
+    if not _names(data, block.first_offset, block.first_timestamp):
         return False
-    if (last_offset, last_timestamp) != (block.next_offset - 1, block.last_timestamp):
+    if not _names(data, block.next_offset - 1, block.last_timestamp, start):
         return False
     try:
         return message_size(data, start, end) == end - start
@@ -229,9 +232,9 @@ def is_content(block: Block, data: bytes | memoryview) -> bool:
         return False
 
 
-def _names(message: bytes, offset: int, timestamp: int) -> bool:
-    """Return whether a message that begins with these bytes has this offset and this time."""
-    return MESSAGE_HEAD.unpack_from(message)[:2] == (offset, timestamp)
+def _names(data: bytes | memoryview, offset: int, timestamp: int, start: int = 0) -> bool:
+    """Return whether a message that begins at ``start`` has this offset and this time."""
+    return MESSAGE_HEAD.unpack_from(data, start)[:2] == (offset, timestamp)
 
 
 def verify_block(file: File, block: Block) -> None:
@@ -440,12 +443,12 @@ class IndexFile:
         if file is None:
             return 0, BlockIndex(first_offset)
         try:
-            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
-            few = min(count, 2)
-            data = file.read(HEAD_SIZE + few * ENTRY_SIZE, 0) if count > 0 else b""
-            if data.startswith(HEAD):
-                if count > few:
-                    data = file.read(HEAD_SIZE + few * ENTRY_SIZE, (count - few) * ENTRY_SIZE)
+            data = file.read(HEAD_SIZE + 3 * ENTRY_SIZE, 0)
+            count = (len(data) - HEAD_SIZE) // ENTRY_SIZE
+            if count > 0 and data.startswith(HEAD):
+                if count > 2:  # perhaps more: the last two are read
+                    count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
+                    data = file.read(HEAD_SIZE + 2 * ENTRY_SIZE, (count - 2) * ENTRY_SIZE)
                 *below, block = map(Block.unpack, _split(data[HEAD_SIZE:]))
                 before: tuple[int, int] | None = (0, first_offset)
                 if below:

@@ -26,12 +26,12 @@ from typing import Any, Final, NamedTuple
 from sej.codec.format import MAX_OFFSET
 from sej.errors import LockedError
 from sej.journal.directory import Directory, Segment
-from sej.journal.disk_compare import sync_segment
 from sej.journal.gaps import Gap, read_gaps, record_gap
 from sej.journal.index import BlockIndex, IndexFile, read_blocks
 from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock
 from sej.journal.salvage import Plan, Run, plan_between
+from sej.journal.tail import sync_segment
 from sej.journal.writer_lock import WriterLock
 from sej.system.disk import File, Tolerated
 from sej.system.logs import WARNING, record

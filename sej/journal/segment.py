@@ -51,21 +51,6 @@ class SegmentReader:
         until: the byte that a chunk from before it does not pass: the first one of the next block to verify.
     """
 
-    __slots__ = (
-        "_chunk",
-        "_chunk_at",
-        "_chunk_bytes",
-        "_file",
-        "_memory",
-        "_room",
-        "due",
-        "end",
-        "path",
-        "position",
-        "seen_size",
-        "until",
-    )
-
     def __init__(
         self,
         disk: Disk,

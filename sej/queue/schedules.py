@@ -16,7 +16,7 @@ from typing import Final
 from sej.codec import decode_many
 from sej.durations import backoff
 from sej.errors import LockedError, QueueFullError, SejError
-from sej.journal.disk_compare import sync_up_to
+from sej.journal.tail import sync_up_to
 from sej.queue.core import QueueCore
 from sej.queue.interface.schedules import Plan
 from sej.queue.interface.values import ACTIVE

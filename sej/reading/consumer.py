@@ -33,8 +33,8 @@ from sej.checks import (
     require,
 )
 from sej.durations import Seconds, backoff, seconds
-from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory, check_name
+from sej.journal.identity import wait_for_journal
 from sej.message import FIRST, LAST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import letters_path

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from sej.checks import OFFSET, Failure, optional
 from sej.errors import CorruptionError, JournalNotFoundError
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner

@@ -30,9 +30,8 @@ from sej.errors import (
     OffsetTooSmallError,
     SejError,
 )
-from sej.journal.arrival import wait_for_journal
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
+from sej.journal.identity import wait_for_journal
 from sej.journal.offset_check import (
     After,
     check_reader,
@@ -44,7 +43,7 @@ from sej.journal.offset_check import (
     read_place,
 )
 from sej.journal.retention import readers_lock
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.tier import readable
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start

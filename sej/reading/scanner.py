@@ -18,10 +18,10 @@ from typing import Final, Literal, Self
 from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
-from sej.journal.arrival import wait_for_journal
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
+from sej.journal.identity import wait_for_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Message, Start

@@ -235,18 +235,15 @@ class OsFile:
         if self._fd < 0:  # fcntl.flock raises ValueError
             locate(OSError(errno.EBADF, os.strerror(errno.EBADF)), self._path)
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        if held:
-            return self._lock_for_long(kind)
-        # The system call itself, for every operation: locking and unlocking takes 0.4 us, through portalocker 2.2 us.
-        try:
-            fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            locate(error, self._path)
-        return True
-
-    def _lock_for_long(self, kind: int) -> bool:
+        if not held:
+            # The system call itself, for every operation: locking and unlocking takes 0.4 us, through portalocker 2.2.
+            try:
+                fcntl.flock(self._fd, kind if wait else kind | fcntl.LOCK_NB)
+            except OSError as error:
+                if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
+                    return False
+                locate(error, self._path)
+            return True
         import portalocker  # here, because a reader takes no lock, and its import takes as long as a short command
 
         try:

@@ -66,13 +66,12 @@ class Watch:
         self._hub = _Hub.current()
         self._hub.add(self._receiver, self.directory)
 
-    def _present(self) -> _Hub:
-        """The hub of this process."""
+    def _present(self) -> None:
+        """Use the hub of this process."""
         if self._hub.forked and not self._closed:
             self._hub = _Hub.current()
             self._hub.add(self._receiver, self.directory)
             self._receiver.pending = True  # changes in between were not reported
-        return self._hub
 
     @property
     def polling(self) -> bool:
@@ -89,15 +88,7 @@ class Watch:
             True: check again (after a change, after ``safety_s``, or because the watch polls). False: the timeout
                 passed.
         """
-        hub = self._present() if self._hub.forked else self._hub
-        limit = self._safety_s if timeout is None else min(timeout, self._safety_s)
-        if self._receiver.number is None:
-            limit = min(limit, _POLL_FIRST_S * 2 ** min(self._idle_waits, 10), _POLL_MAX_S)
-            self._idle_waits += 1
-        found = bool(hub.wait((self,), limit))
-        if found:
-            self._idle_waits = 0
-        return found or timeout is None or limit < timeout
+        return bool(wait_any((self,), timeout))
 
     def busy(self) -> None:
         """Tell a polling watch that there was a change: it polls often again."""
@@ -150,6 +141,8 @@ def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Wat
     if timeout is not None:
         limit = min(limit, timeout)
     found = watches[0]._hub.wait(watches, limit)
+    for watch in found:
+        watch._idle_waits = 0
     if found:
         return found
     if limit == safety:

@@ -18,5 +18,4 @@ The modules, in the order in which they are best read::
     last_segment                       the file it appends to, and its index
     opening                            take the lock, finish what a crash left, cut a torn tail
     exactly_once                       append_once
-    fencing                            the token of a leader; compared in each turn of a shared writer
 """

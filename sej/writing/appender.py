@@ -74,7 +74,7 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES
 from sej.journal.recovery import Recovery
-from sej.journal.writer_lock import WriterLock
+from sej.journal.writer_lock import Fence, WriterLock
 from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
@@ -85,7 +85,6 @@ from sej.writing.opening import JournalEnd, find_end, open_end, start_segment, s
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
     from sej.writing.exactly_once import Batches
-    from sej.writing.fencing import Fence
 
 _T = TypeVar("_T")
 Durability = Literal["buffer", "os", "interval", "disk"]
@@ -283,13 +282,6 @@ class JournalAppender:
         with self.life.mutex:
             return self._batches.last(name)
 
-    def batch_messages(self, name: str, number: int) -> int:
-        """Return how many messages a batch of a name has; 0 if it is not known."""
-        check_name(name, "a batch name")
-        self.life.require_outside()
-        with self.life.mutex:
-            return self._batches.messages(name, number)
-
     def rotate(self) -> None:
         """End the segment if it has a message, so that the next message starts a new one."""
         self.run_exclusively(self._rotate_if_begun)
@@ -359,10 +351,9 @@ class JournalAppender:
                     last, position, offset = self.last, buffer.position, buffer.offset
                 finally:
                     buffer.allow_appends()
-        file = last.file
         if self._is_shared:
             self.require_place(last)
-        last.sync(file)
+        last.sync()
         with self.life.mutex:
             if last is self.last and not self.life.closed and not buffer.in_doubt:
                 last.keep(position, offset)
@@ -395,7 +386,7 @@ class JournalAppender:
             return
         last, position, offset = self._written
         try:
-            last.sync(last.file)
+            last.sync()
         except OSError as error:
             if not is_failure(error):
                 raise
@@ -631,7 +622,7 @@ class JournalAppender:
         """Sync everything appended so far, while no other thread can append."""
         buffer, last = self.buffer, self.last
         buffer.flush()
-        last.sync(last.file)
+        last.sync()
         last.keep(buffer.position, buffer.offset)
         self.syncer.advance(buffer.offset)
         last.blocks.write(buffer.position)
@@ -662,7 +653,7 @@ class JournalAppender:
         try:
             with buffer.pending() as view:
                 try:
-                    self.last.write(view, buffer.position, self.lock)
+                    self.last.write(view, buffer.position)
                 except OSError as error:
                     self._write_trouble(error, 0)
             buffer.drained()
@@ -763,7 +754,7 @@ class JournalAppender:
                     there = old.file.size() - buffer.position
                     if 0 <= there < len(view):
                         with view[there:] as rest:
-                            old.write(rest, buffer.position + there, self.lock)
+                            old.write(rest, buffer.position + there)
             reached = buffer.offset
             buffer.drained()
             buffer.clear()
@@ -818,7 +809,7 @@ class JournalAppender:
             if not is_failure(error):
                 raise error  # the buffer stays in doubt, so the next call finds the end again
             self.fail(error)  # first, so that a signal handler that runs from here on finds the writer failed
-            self.last.cut_partial_write(view, self.buffer.position, self.lock)
+            self.last.cut_partial_write(view, self.buffer.position)
         raise self._failed("a write failed", error) from error
 
     def fail(self, error: BaseException) -> None:

@@ -164,10 +164,6 @@ class Batches:
         """Return the highest batch number of a name, or None if the name has no batch."""
         return max((done.number for done in self._load(name)), default=None)
 
-    def messages(self, name: str, number: int) -> int:
-        """Return how many messages a batch has; 0 if it is not known."""
-        return next((done.messages for done in self._load(name) if done.number == number), 0)
-
     def roll_forward(self, end: Appending) -> None:
         """Finish each batch that a writer promised before it died.
 
@@ -184,7 +180,7 @@ class Batches:
         """Take steps 3 and 4, or those that are still missing.
 
         Args:
-            end: appends.
+            end: appends, while no other thread can.
             intent: the intent.
             fresh: whether this process has just staged the rows, so that they need no check.
 

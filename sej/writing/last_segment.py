@@ -1,8 +1,7 @@
 """The last segment of a journal as its exclusive writer has it: the file, how much of it is on the medium, its blocks.
 
 The caller holds the writer's mutex, except for :meth:`LastSegment.sync`, which waits for the disk while the writer
-continues. So the caller reads ``file`` with the mutex and syncs it without. Before :meth:`LastSegment.keep`, with the
-mutex again, it checks that ``file`` is still the same.
+continues. Before :meth:`LastSegment.keep`, with the mutex again, the caller checks that it is still the last segment.
 
 **The blocks** are collected while the segment is written, and added to the index after their bytes are synced. A block
 has at least 256 KiB, unless it is the last one of its segment or of its writer. The bytes of the current block are
@@ -17,20 +16,17 @@ The invariant: every entry in the index file describes synced bytes.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
 from sej.codec import Buffer, measure
 from sej.codec.format import NO_TIMESTAMP, OFFSET
 from sej.errors import LockLostError, SejError
 from sej.journal.directory import Segment
 from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
+from sej.journal.writer_lock import WriterLock
 from sej.system.checksum import crc32c
 from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
-
-if TYPE_CHECKING:
-    from sej.journal.writer_lock import WriterLock
 
 
 class Blocks:
@@ -152,6 +148,7 @@ class LastSegment:
     def __init__(
         self,
         disk: Disk,
+        lock: WriterLock,
         kept: KeptPosition,
         segment: Segment,
         file: File,
@@ -161,6 +158,7 @@ class LastSegment:
     ) -> None:
         """Remember a segment that was opened or started. This object closes the file."""
         self._disk = disk
+        self._lock = lock
         self._kept = kept
         self.segment = segment
         self.file = file
@@ -168,36 +166,28 @@ class LastSegment:
         self.synced_position = synced_position
         self.in_doubt = in_doubt
 
-    def write(self, view: memoryview, position: int, lock: WriterLock) -> None:
-        """Append whole messages. After a trace of the original, each message is written between two checks.
+    def write(self, view: memoryview, position: int) -> None:
+        """Append whole messages at the end of the segment.
 
-        Args:
-            view: the messages.
-            position: the end of the segment.
-            lock: the journal's lock.
-        """
-        if lock.original is None:
-            self.file.write(view)
-        else:
-            self._write_guarded(view, position, lock)
-
-    def _write_guarded(self, data: memoryview, position: int, lock: WriterLock) -> None:
-        """Append whole messages, each between two checks, which :mod:`sej.journal.writer_lock` explains.
+        After a trace of the original, each message is written between two checks, which :mod:`sej.journal.writer_lock`
+        explains.
 
         Raises:
             LockLostError: a check failed. The message before the failed check may be in the segment, unacknowledged.
         """
+        if self._lock.original is None:
+            self.file.write(view)
+            return
         at = 0
-        self._require_end(position, lock)
-        while at < len(data):
-            offset = int.from_bytes(data[at : at + 8], "big")
-            end = measure(data, at, len(data), offset, 1).position
-            self.file.write(data[at:end])
+        self._require_end(position)
+        while at < len(view):
+            end = measure(view, at, len(view), int.from_bytes(view[at : at + OFFSET.size], "big"), 1).position
+            self.file.write(view[at:end])
             at = end
-            self._require_end(position + at, lock)
+            self._require_end(position + at)
 
-    def _require_end(self, position: int, lock: WriterLock) -> None:
-        lock.check()
+    def _require_end(self, position: int) -> None:
+        self._lock.check()
         size = self.file.size()
         if size != position:
             raise LockLostError(
@@ -221,32 +211,31 @@ class LastSegment:
                 self.file.path,
             )
 
-    def cut_partial_write(self, view: memoryview, position: int, lock: WriterLock) -> None:
+    def cut_partial_write(self, view: memoryview, position: int) -> None:
         """Cut a partial message after a failed write. Whole messages stay, because a reader may have seen them.
 
         Args:
             view: the bytes of the failed write.
             position: the end of the segment before the write.
-            lock: the journal's lock.
         """
         try:
             there = min(max(self.file.size() - position, 0), len(view))
             first = int.from_bytes(view[: OFFSET.size], "big")
             good = measure(view, 0, there, first, there).position if there else 0
-            if lock.is_current():
+            if self._lock.is_current():
                 self.file.truncate(position + good)
         except (OSError, SejError):
             return  # the next opening cuts the torn tail
 
-    def sync(self, file: File) -> None:
-        """Sync the segment through a file of it, including the bytes in doubt.
+    def sync(self) -> None:
+        """Sync the segment, including the bytes in doubt.
 
         Raises:
             OSError: the system refused; nothing may be written or synced after that.
         """
         if self.in_doubt > self.synced_position:
-            renew(self._disk, file, self.synced_position, self.in_doubt)
-        file.sync()
+            renew(self._disk, self.file, self.synced_position, self.in_doubt)
+        self.file.sync()
 
     def keep(self, position: int, offset: int) -> None:
         """Store how much was synced, in this object and for the process that opens the journal next.

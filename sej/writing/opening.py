@@ -226,7 +226,7 @@ def open_end(
             file.close()
         raise
     in_doubt = end.position if before is None else before.in_doubt
-    last = LastSegment(directory.disk, kept, segment, file, blocks, synced.position, in_doubt)
+    last = LastSegment(directory.disk, lock, kept, segment, file, blocks, synced.position, in_doubt)
     return JournalEnd(last, end.position, end.offset, synced.offset, recovery)
 
 
@@ -305,5 +305,5 @@ def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: W
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     lock.lock_segment(file)
-    last = LastSegment(directory.disk, kept, segment, file, Blocks(IndexFile(directory, segment), offset))
+    last = LastSegment(directory.disk, lock, kept, segment, file, Blocks(IndexFile(directory, segment), offset))
     return JournalEnd(last, 0, offset, offset)

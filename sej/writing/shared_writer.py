@@ -19,7 +19,7 @@ from sej.checks import one_of, refuse_pickling, require_columns
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
-from sej.journal.writer_lock import WriterLock
+from sej.journal.writer_lock import Fence, WriterLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
 from sej.system.lifecycle import owns
@@ -139,8 +139,6 @@ class SharedWriter:
         directory = Directory(path, disk)
         fence = None
         if token is not None:
-            from sej.writing.fencing import Fence
-
             fence = Fence(directory, token)
         self.path = directory.path
         self.durability: SharedDurability = durability

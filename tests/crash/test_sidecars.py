@@ -17,11 +17,11 @@ from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import IndexFile
 from sej.journal.offset_check import read_kept
+from sej.journal.writer_lock import Fence
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS
 from sej.system.sealed import SealedFile
 from sej.writing.exactly_once import Batches
-from sej.writing.fencing import Fence
 from shard import Path as ShardPath
 from shard.records import read_record
 from shard.resharding import load_plan

@@ -309,12 +309,12 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
         w.append(b"x")
         first = w._appender.last
         monkeypatch.setattr("sej.writing.last_segment.renew", turn)
-        first.sync(first.file)
+        first.sync()
         second = w._appender.last
         assert second is not first
-        second.sync(second.file)
+        second.sync()
         second.keep(w._appender.buffer.position, w._appender.offset)
-        second.sync(second.file)
+        second.sync()
         assert renewed == [first.file, second.file]
 
 

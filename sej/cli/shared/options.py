@@ -88,7 +88,7 @@ def wait_option(command: _Command) -> _Command:
 def wait_until_created(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
     from sej.cli.shared.terminal import until_reader_leaves
-    from sej.journal.arrival import wait_for_journal
+    from sej.journal.identity import wait_for_journal
 
     with until_reader_leaves():
         return bool(wait_for_journal(Directory(directory, OS), timeout))

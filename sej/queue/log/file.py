@@ -44,11 +44,10 @@ from sej.errors import (
     WriterFailedError,
 )
 from sej.journal.directory import Directory
-from sej.journal.disk_compare import sync_up_to
 from sej.journal.offset_check import drop_twin, keep_offset, lowest_kept, may_have_twin, twin_path
 from sej.journal.recovery import keep
 from sej.journal.retention import readers_lock
-from sej.journal.tail import Tail
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
 from sej.queue.interface.queue import require_known
