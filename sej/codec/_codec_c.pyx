@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The codec compiled: the names, results and errors of :mod:`sej.codec.reference` and :mod:`sej.codec.buffer_reference`.
 
+:func:`take_and_end` reads the log of a queue, whose layout is in :mod:`sej.queue.log.format`.
+
 Errors are made by the reference: if these loops meet bytes or arguments that they do not take, they pass the call to the
 reference.
 
@@ -23,7 +25,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject, PyTypeObject
 from libc.errno cimport EINTR, ENOSYS, ENXIO, EPERM, errno
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from sej.codec._layout cimport (
     HEAD, MAX_KEY, MAX_SIZE, MAX_TYPE, MAX_VALUE, OVERHEAD, Py_SIZE, PyList_GET_ITEM, alone, coarse_ns, fits, get32, get64,
@@ -122,6 +124,9 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(PyObject *value, int *overflow)
 
 cdef enum:
+    RECORD = 40  # of a queue's log; LEASE and DONE: two of its kinds
+    LEASE = 1
+    DONE = 2
     SPARE = 4 << 20  # a buffer that one huge message has enlarged beyond this is freed
 
 cdef int64_t NO_TIME = INT64_MIN
@@ -441,6 +446,41 @@ def find_candidate(data, int64_t position, int64_t end, int64_t due, int64_t dam
                     break
             at += 1
     return Candidate(at, at + size, offset) if size else None
+
+
+def take_and_end(bytes data not None, dict leased not None, uint64_t frontier, uint64_t most):
+    """Apply LEASE and DONE of a queue's log to what is leased; the reference is in :mod:`sej.queue.log.format`."""
+    cdef const unsigned char *start = <const unsigned char *> PyBytes_AS_STRING(data)
+    cdef const unsigned char *p = start
+    cdef const unsigned char *stop = start + PyBytes_GET_SIZE(data)
+    cdef uint64_t first, after, offset, fresh = frontier
+    cdef int64_t ended = 0
+    cdef dict begun = {}
+    cdef const unsigned char *last = NULL
+    while stop - p >= RECORD:
+        first, after = get64(p + 8), get64(p + 16)
+        if after > first and after - first > most:
+            break
+        if p[0] == LEASE and first < after and (after <= frontier or after - frontier <= most):
+            frontier, last = after, p
+            if first >= fresh:
+                fresh = after
+                if stop - p >= 2 * RECORD and p[RECORD] == DONE and memcmp(p + 8, p + RECORD + 8, 16) == 0:
+                    ended += after - first  # most items end in the next record
+                    p += 2 * RECORD
+                    continue
+            lease = (get32(p + 4), get64(p + 24))
+            for offset in range(first, after):
+                begun[offset] = lease
+        elif p[0] == DONE and after <= frontier:
+            for offset in range(first, after):
+                if begun.pop(offset, None) is not None or leased.pop(offset, None) is not None:
+                    ended += 1
+        else:
+            break
+        p += RECORD
+    anchor = None if last == NULL else (get64(last + 16) - 1, get32(last + 32))
+    return p - start, frontier, ended, begun, anchor
 
 
 cdef int check_fork() except -1:

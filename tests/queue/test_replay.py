@@ -104,6 +104,19 @@ def test_records_that_are_read_together_mean_the_same_as_one_by_one(
     assert states[0] == states[1]
 
 
+@pytest.mark.both_codecs
+@given(st.lists(OFFSETS, max_size=3), RECORDS, OFFSETS, st.sampled_from([1, 5, 2**63 - 1]))
+@example([], [made.leased(2**64 - 2, 2**64 - 1, 0, 5, 0), made.DONE(0, 2**64 - 1)], 2**63 - 1, 2**63 - 1)
+def test_the_compiled_function_and_its_reference_do_the_same(
+    before: list[int], log: list[bytes], frontier: int, most: int
+) -> None:
+    chosen, found = queue_state._take_and_end, []
+    for function in (chosen, made.take_and_end):
+        leased = dict.fromkeys(before, 7)
+        found.append((*function(b"".join(log), leased, frontier, most), leased))
+    assert found[0] == found[1]
+
+
 @given(st.lists(st.sampled_from([*RUN, made.DONE(3, 9), made.PAUSE(1)])), st.data())
 def test_every_bad_record_is_found(log: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(log)

@@ -329,6 +329,52 @@ def read_fields(records: bytes) -> Iterator[tuple[Kind, dict[str, int]]]:
             yield kind, dict(zip(kind.fields, kind.read(row), strict=True))
 
 
+class Applied(NamedTuple):
+    """What :func:`take_and_end` did.
+
+    Attributes:
+        size: the bytes of the records that were applied.
+        frontier: where fresh messages begin now.
+        ended: how many items ended that were leased.
+        begun: (holder, deadline_ns) of the new leases, by offset.
+        anchor: as in :class:`sej.queue.log.state.QueueState`; None: no item was leased.
+    """
+
+    size: int
+    frontier: int
+    ended: int
+    begun: dict[int, tuple[int, int]]
+    anchor: tuple[int, int] | None
+
+
+def take_and_end(data: bytes, leased: dict[int, Any], frontier: int, most: int) -> Applied:
+    """Apply LEASE and DONE to a queue whose items are fresh, leased or done, up to the first other or wrong record.
+
+    Most items end in the records in which they were taken: these are never added to ``leased``. Those that end and were
+    leased before are removed from it. This is the reference of the compiled function.
+    """
+    begun: dict[int, tuple[int, int]] = {}
+    size = ended = 0
+    anchor, lease, done = None, LEASE.number, DONE.number
+    for kind, _, _, holder, first, stop, deadline_ns, stamp in RECORD.iter_unpack(data):
+        if stop > first + most:
+            break
+        if kind == lease and first < stop <= frontier + most:
+            for offset in range(first, stop):
+                begun[offset] = holder, deadline_ns
+            frontier, anchor = stop, (stop - 1, stamp)
+        elif kind == done and stop <= frontier:
+            for offset in range(first, stop):
+                there = begun if offset in begun else leased
+                if offset in there:
+                    del there[offset]
+                    ended += 1
+        else:
+            break
+        size += RECORD_SIZE
+    return Applied(size, frontier, ended, begun, anchor)
+
+
 def head(epoch: int, name: str) -> bytes:
     """The first 40 bytes of the log of a queue with this name."""
     body = HEAD_BODY.pack(MAGIC, VERSION, epoch, crc32c(name.encode()), b"")

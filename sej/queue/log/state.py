@@ -54,12 +54,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict, SortedSet
 
+from sej.imports import compiled
 from sej.message import Message
 from sej.queue.interface.values import PAUSED, REMOVED
 from sej.queue.log import format as records
@@ -68,11 +69,10 @@ from sej.queue.log.timetable import Timetable, Turn
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
-_FEW_BYTES: Final = records.RECORD_SIZE * 4
 LIMITED: Final = 2
 """In ORDER: kinds of items are limited."""
-_LEASE, _DONE = records.LEASE.number, records.DONE.number
-_TAKEN: Final = bytes((_LEASE, _DONE))
+_TAKEN: Final = (bytes((records.LEASE.number,)), bytes((records.DONE.number,)))
+_take_and_end: Final = getattr(compiled("sej.codec._codec_c"), "take_and_end", records.take_and_end)
 _RUNS: Final = {kind.number: kind for kind in (records.WAIT, records.INTENT)}
 
 
@@ -220,10 +220,10 @@ class QueueState:
         Many records are those of a log that is read: a run of WAIT or INTENT is sorted at its end, not item by item.
         LEASE and DONE of other processes cancel each other first.
         """
+        if data[:1] in _TAKEN and self._is_plain():
+            data = self._take_and_end(data)
         # Bytes, not a memoryview: Python 3.11 and 3.12 crash if a traceback keeps iter_unpack over one and is freed.
         known, rows = HANDLERS, records.RECORD.iter_unpack(data)
-        if len(data) >= _FEW_BYTES and not data[:: records.RECORD_SIZE].translate(None, _TAKEN) and self._is_plain():
-            rows = self._take_and_end(rows)
         if len(data) < _MANY_BYTES:
             runs: Iterable[tuple[int, Iterable[tuple[Any, ...]]]] = ((0, rows),)
         else:
@@ -280,38 +280,15 @@ class QueueState:
         aside = self.out_of_order or self.waiting or self.ready_queue.expired or self.order is not None
         return not (aside or self.expires or self.intents or self.headers or self.reasons or self.keeps)
 
-    def _take_and_end(self, rows: Iterator[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-        """Apply LEASE and DONE as long as the queue is plain; return the records from the first other one on.
-
-        Most items end in the records in which they were taken: these never become leased here.
-        """
-        leased, frontier, most, ended = self.leased, self.frontier, self.most, 0
-        begun: dict[int, tuple[int, ...]] = {}
-        rest, last = rows, None
-        for row in rows:
-            kind, _, _, _, first, stop, _, _ = row
-            if kind == _LEASE and first < stop <= first + most and stop <= frontier + most:
-                for offset in range(first, stop):
-                    begun[offset] = row
-                frontier, last = stop, row
-            elif kind == _DONE and stop <= frontier and stop <= first + most:
-                for offset in range(first, stop):
-                    if offset in begun:
-                        del begun[offset]
-                        ended += 1
-                    elif offset in leased:
-                        del leased[offset]
-                        ended += 1
-            else:
-                rest = chain((row,), rows)
-                break
-        for offset, (_, _, _, holder, _, _, deadline_ns, _) in begun.items():
-            leased[offset] = Lease(1, holder, deadline_ns, 0)
+    def _take_and_end(self, data: bytes) -> bytes:
+        """Apply LEASE and DONE as long as the queue is plain; return the records from the first other one on."""
+        size, self.frontier, ended, begun, anchor = _take_and_end(data, self.leased, self.frontier, self.most)
+        self.done += ended
+        self.anchor = anchor or self.anchor
+        for offset, (holder, deadline_ns) in begun.items():
+            self.leased[offset] = Lease(1, holder, deadline_ns, 0)
             self.ready_queue.earliest_ns = min(self.ready_queue.earliest_ns, deadline_ns)
-        self.frontier, self.done = frontier, self.done + ended
-        if last is not None:
-            self.anchor = (last[5] - 1, last[7])
-        return rest
+        return data[size:]
 
     lease, end = _on_lease, _on_done  # each item has them: they are applied without reading the record again
 
