@@ -267,6 +267,10 @@ _TXN: Final = (
     Option("txnVersion", Kind(_number(0), "a number of 0 or more")),
 )
 WRITE: Final = (
+    # Make the value of the other columns, as fields of it. As JSON: to_json(struct(...)) AS value
+    Option("valueFormat", _one_of("avro", "msgpack", "protobuf")),
+    # As for reading.
+    Option("valueDefinition", _text("a schema of Avro, or FILE:MESSAGE")),
     # The shards' prefix; without prefix and bits the path is one journal. Kafka: topic
     Option("prefix", _text("a prefix")),
     # 2**bits shards, routed by xxhash64(key), or by another hash if one was stored when the sharded journal was

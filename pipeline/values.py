@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -107,6 +107,23 @@ class ValueFormat(NamedTuple):
                 yield made_of
         if count:
             _log.warning(_MISFITS, path, self.form, count, first)
+
+    def encoded(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return each row as a value whose fields are the columns.
+
+        Raises:
+            FormatError: a row does not fit.
+        """
+        rows = batch.rename_columns([_field(name) for name in batch.schema.names]).to_pylist()
+        encode = _ENCODERS[self.form](self)
+        values = []
+        for row in rows:
+            try:
+                values.append(encode(row))
+            except _UNFIT as error:
+                reason = " ".join(str(error).split())
+                raise FormatError(f"this row cannot be written as {self.form}: {reason}; it is {row!r}") from error
+        return values
 
     def _said(self, value: bytes, reason: str) -> str:
         shown = value[:_SHOWN_BYTES]
@@ -301,6 +318,18 @@ def _avro(given: ValueFormat, schema: pa.Schema) -> _Rows:
 
 def _protobuf(given: ValueFormat, schema: pa.Schema) -> _Rows:
     with needed("formats"):
+        from google.protobuf.message import DecodeError
+    kind = _message(given)
+
+    def column(found: list[Any], field: pa.Field) -> pa.Array:
+        return _column(found, kind.DESCRIPTOR, _field(field.name), field.type)
+
+    return _each(schema, kind.FromString, column, DecodeError)
+
+
+def _message(given: ValueFormat) -> Any:
+    """Return the class of the messages of Protocol Buffers."""
+    with needed("formats"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -308,12 +337,7 @@ def _protobuf(given: ValueFormat, schema: pa.Schema) -> _Rows:
             pool.Add(file)
     except message.DecodeError as error:
         raise ValueError(str(error)) from error
-    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(given.message))
-
-    def column(found: list[Any], field: pa.Field) -> pa.Array:
-        return _column(found, kind.DESCRIPTOR, _field(field.name), field.type)
-
-    return _each(schema, kind.FromString, column, message.DecodeError)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(given.message))
 
 
 def _column(messages: Sequence[Any], descriptor: Any, name: str, kind: pa.DataType) -> pa.Array:
@@ -359,3 +383,30 @@ _FORMATS: Final[dict[str, Callable[[ValueFormat, pa.Schema], _Rows]]] = {
     "msgpack": _msgpack,
     "protobuf": _protobuf,
 }
+
+
+def _to_msgpack(_: ValueFormat) -> Callable[[Any], bytes]:
+    with needed("formats"):
+        import msgspec
+    return msgspec.msgpack.Encoder().encode
+
+
+def _to_avro(given: ValueFormat) -> Callable[[Any], bytes]:
+    with needed("formats"):
+        import fastavro
+    schema = fastavro.parse_schema(json.loads(given.definition))
+
+    def encode(row: Any) -> bytes:
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, schema, row, strict=True)
+        return file.getvalue()
+
+    return encode
+
+
+def _to_protobuf(given: ValueFormat) -> Callable[[Any], bytes]:
+    kind = _message(given)
+    return lambda row: cast("bytes", kind(**row).SerializeToString())
+
+
+_ENCODERS: Final = {"avro": _to_avro, "msgpack": _to_msgpack, "protobuf": _to_protobuf}

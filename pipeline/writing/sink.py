@@ -2,7 +2,8 @@
 
 Tasks encode and stage (:mod:`shard.staging`), the driver commits (:mod:`shard.committing`).
 Columns: ``key`` and ``value``, bytes or text; optionally ``type`` and ``timestamp_ns`` (or else ``timestamp``). The
-source's other columns are ignored, so that rows that were read can be written; they get new offsets.
+source's other columns are ignored, so that rows that were read can be written; they get new offsets. With the option
+``valueFormat``, tasks make the value of all columns that a journal does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from pipeline.columns import SEJ
 from pipeline.connection import Remote
-from pipeline.options import OptionError, Options
+from pipeline.options import Fields, OptionError, Options
+from pipeline.values import value_format
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.target import Target, batch_name, stream_name
 from sej.system.locks import host_name
@@ -60,7 +62,11 @@ class _Sink:
 
     def __init__(self, path: str, options: Options, schema: StructType, overwrite: bool) -> None:
         """Check everything that can be checked before a row is written."""
-        self._columns = _check_columns(schema)
+        form = options["valueFormat"]
+        self._columns = _check_columns(schema, typed=form is not None)
+        self._fields = [place for place, name in enumerate(schema.names) if name not in SEJ]
+        fields = Fields(None, form, options["valueDefinition"])
+        self._values = None if form is None else value_format(fields, ("valueFormat", "valueDefinition"))
         self._options = options
         self._job = uuid.uuid4().hex
         remote = Remote.of(options)
@@ -84,7 +90,11 @@ class _Sink:
 
     def _stage(self, stage: Any, batch: pa.RecordBatch) -> None:
         columns = self._columns
-        values = _bytes(batch.column(columns["value"]))
+        values = (
+            _bytes(batch.column(columns["value"]))
+            if self._values is None
+            else self._values.encoded(batch.select(self._fields))
+        )
         keys = _bytes(batch.column(columns["key"])) if "key" in columns else [b""] * batch.num_rows
         types: Any = _numbers(batch.column(columns["type"]), 0) if "type" in columns else 0
         times: Any = time.time_ns()
@@ -162,8 +172,8 @@ class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
         self._abort(messages)
 
 
-def _check_columns(schema: StructType) -> dict[str, int]:
-    """Return the positions of the columns that are written.
+def _check_columns(schema: StructType, *, typed: bool) -> dict[str, int]:
+    """Return the positions of the journal's columns that are written; if typed, the others are fields of the value.
 
     Raises:
         OptionError: there is no value, a column that a journal cannot store, or one of another type.
@@ -172,18 +182,24 @@ def _check_columns(schema: StructType) -> dict[str, int]:
     for place, field in enumerate(schema.fields):
         kinds = _KINDS.get(field.name)
         if kinds is None:
-            if field.name in SEJ:
+            if field.name in SEJ or typed:
                 continue
             raise OptionError(
                 f"a journal cannot store column {field.name!r}; select key, value, and optionally type and"
-                " timestamp_ns, and put other columns into the value, for example with to_json"
+                " timestamp_ns, and put other columns into the value, with to_json or the option valueFormat"
             )
         if field.dataType.simpleString() not in kinds:
             raise OptionError(
                 f"column {field.name!r} must be {' or '.join(kinds)}, got {field.dataType.simpleString()}; cast it"
             )
         found[field.name] = place
-    if "value" not in found:
+    if typed:
+        if "value" in found or not set(schema.names) - set(SEJ):
+            raise OptionError(
+                "valueFormat makes the value of the columns that a journal does not have: leave out the column value,"
+                f" and select the fields; got {', '.join(schema.names)}"
+            )
+    elif "value" not in found:
         raise OptionError(f"there is no column 'value' among {', '.join(schema.names)}; a message needs a value")
     return found
 

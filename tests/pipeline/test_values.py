@@ -47,7 +47,7 @@ ROWS: list[dict[str, Any]] = [
 SCHEMA = (
     "id bigint, amount decimal(10,2), at timestamp, name string, tags array<string>, place struct<x int>, ok boolean"
 )
-AVRO = {
+AVRO: dict[str, Any] = {
     "type": "record", "name": "Order",
     "fields": [
         {"name": "id", "type": "long"},
@@ -392,6 +392,32 @@ def test_spark(spark: SparkSession, tmp_path: Path) -> None:
         (3, 3),
         (4, None),
     ]
+
+
+@pytest.mark.spark
+def test_spark_writes_values_of_columns(spark: SparkSession, tmp_path: Path, described: tuple[Path, Any]) -> None:
+    path = fill(tmp_path / "j", [as_json(row) for row in ROWS])
+    named = "id bigint, name string, at timestamp, tags array<string>, place struct<x int>, ok boolean"
+    names = [*(each.split()[0] for each in named.split(", ")), "key"]
+    given = spark.read.format("sej").option("valueFormat", "json").schema(f"{named}, type int").load(str(path))
+    given = given.selectExpr(*names[:-1], "concat('k', id) AS key", "type")
+    fields = [field for field in AVRO["fields"] if field["name"] != "amount"]
+    forms = {"avro": json.dumps({**AVRO, "fields": fields}), "protobuf": f"{described[0]}:shop.Order", "msgpack": None}
+    for form, definition in forms.items():
+        writer = given.write.format("sej").option("valueFormat", form).mode("append")
+        writer = writer if definition is None else writer.option("valueDefinition", definition)
+        writer.save(str(tmp_path / form))
+        found = rows(tmp_path / form, named, columns=names, format=form, definition=definition, mode="failfast")
+        wanted = [{**{name: row[name] for name in names[:-1]}, "key": b"k%d" % row["id"]} for row in ROWS]
+        assert sorted(found, key=lambda row: row["id"]) == wanted
+    none = (
+        given.selectExpr("CAST(NULL AS bigint) AS id", *names[1:-1]).write.format("sej").option("valueFormat", "avro")
+    )
+    with pytest.raises(Exception, match=r"this row cannot be written as avro: .*'id': None"):
+        none.option("valueDefinition", forms["avro"]).mode("append").save(str(tmp_path / "none"))
+    for columns in (["id", "'x' AS value"], ["key"]):
+        with pytest.raises(Exception, match=r"valueFormat makes the value .* leave out the column value"):
+            given.selectExpr(*columns).write.format("sej").option("valueFormat", "msgpack").mode("append").save("x")
 
 
 @pytest.mark.spark
