@@ -168,7 +168,7 @@ def _opening(root: Path) -> list[Row]:
 def _without_index(many: Callable[[], float]) -> Callable[[], float]:
     """The same writer, but a block that is full is forgotten: no checksum, no entry."""
     from sej.codec import Buffer
-    from sej.writing.last_segment import Blocks
+    from sej.writing.opening import Blocks
 
     def forget(_: Blocks, buffer: Buffer) -> None:
         buffer.clear()

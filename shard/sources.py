@@ -250,7 +250,7 @@ def _lag_now(path: Path, index: int, name: str, now: int, disk: Disk) -> Lag:
     there = max(offset, first)  # messages that retention removed are not counted
     at = containing(segments, there)
     with SegmentReader(disk, segments[at].path, 0, segments[at].first_offset) as reader:
-        block_index = IndexFile(directory, segments[at]).load(reader.file, segments[at].first_offset)
+        block_index = IndexFile(directory, segments[at]).load(reader.file)
         reader.skip(*block_index.before_offset(there))
         while reader.due < there and reader.read(there - reader.due):
             pass

@@ -161,7 +161,7 @@ class Extent:
             knots = [_Knot(segment.first_offset, before)]
             with suppress(FileNotFoundError):  # merged or deleted in the meantime: the tasks find out
                 with OS.open(segment.path, "read") as file:
-                    index = IndexFile(self._directory, segment).load(file, segment.first_offset)
+                    index = IndexFile(self._directory, segment).load(file)
                 knots += [_Knot(block.next_offset, before + block.end) for block in index.blocks]
             end = _Knot(self._end_of(at), before + self._sizes[at])
             if knots[-1].offset < end.offset:

@@ -40,7 +40,7 @@ from sej.journal.index import (
     verify_block,
 )
 from sej.journal.reader_limits import why_removed
-from sej.journal.recovery import Damage, find_damage, frame_end, is_torn, what_is_wrong
+from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
 from sej.journal.salvage import Run, plan_between
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
 from sej.journal.tier import Archived, fetched, readable
@@ -80,6 +80,9 @@ class Cursor:
         due: the offset of the next message.
         gaps: recorded gaps that were passed, and with ``on_corruption="skip"`` damage that was skipped.
     """
+
+    _index: IndexFile
+    """Of the segment that was opened last."""
 
     def __init__(
         self,
@@ -251,7 +254,7 @@ class Cursor:
         if self._on_corruption == "skip":
             self._judged = (reader.position, rest)
             return self._skip_damage(reader)
-        damage = self._find_damage(reader)
+        damage = self._index.find_damage(reader.file, reader.position, reader.due)
         if damage is not None and not damage.torn:
             raise damage.error(reader.path)
         self._judged = (reader.position, rest)
@@ -386,6 +389,7 @@ class Cursor:
 
     def _place(self, segment: Segment, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
+        self._index = IndexFile(self._directory, segment)
         self._asked = self.due
         self._blocks = []
         self._after = 0
@@ -401,7 +405,7 @@ class Cursor:
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
         """Move to the next message, or at most a block before it."""
-        found = IndexFile(self._directory, segment).find(reader.file, segment.first_offset, "next_offset", self.due + 1)
+        found = self._index.find(reader.file, "next_offset", self.due + 1)
         if found is not None and self.due < found.next_offset:
             reader.skip(found.position, found.first_offset)
             return
@@ -440,7 +444,6 @@ class Cursor:
             CorruptionError: a segment that is not the last ends inside a message.
             OffsetGapError: the next segment starts after the next offset.
         """
-        assert self._segment is not None
         due = reader.due
         if self._plan is not None and reader.position == reader.end and self._next_run(reader, self._plan):
             return True
@@ -529,13 +532,13 @@ class Cursor:
         A torn tail ends reading (False); corruption raises or is skipped.
         """
         reader = self._reader
-        assert reader is not None and self._segment is not None
+        assert reader is not None
         if self._on_corruption == "skip":
             return self._skip_damage(reader)
         if isinstance(error.__cause__, DecodeError) and error.__cause__.found is not None:
             raise error
         segments = self._segments()  # first: a writer completes the message before it starts another segment
-        damage = self._find_damage(reader)
+        damage = self._index.find_damage(reader.file, reader.position, reader.due)
         if damage is None:
             return False
         if not damage.torn:
@@ -547,11 +550,6 @@ class Cursor:
         if at + 1 >= len(segments):
             return False
         raise CorruptionError(error.reason, path=error.path, position=error.position, offset=error.offset)
-
-    def _find_damage(self, reader: SegmentReader) -> Damage | None:
-        assert self._segment is not None
-        index = IndexFile(self._directory, self._segment)
-        return index.find_damage(reader.file, self._segment.first_offset, reader.position, reader.due)
 
     def _skip_damage(self, reader: SegmentReader) -> bool:
         """Continue at the next run of good messages, those that a repair would keep; return whether there is one.
@@ -568,16 +566,14 @@ class Cursor:
         if there is not None and there.identity != reader.status().identity:
             return self._reopen()  # a segment that overlaps this one has these messages
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
-        assert self._segment is not None
-        first_offset = self._segment.first_offset
-        _, index = IndexFile(self._directory, self._segment).load_end(reader.file, first_offset)
-        unplanned = following is None and self._plan is None and index.position <= reader.position
+        indexed, _ = self._index.end(reader.file)
+        unplanned = following is None and self._plan is None and indexed <= reader.position
         if unplanned and is_torn(reader.file, reader.position, reader.due):
             return False
         size = reader.file.size()
         plan = self._plan
         if plan is None or (plan.size, plan.following) != (size, following):
-            found, ceiling = plan_between(self._directory, segments, at, reader.file, indexed=index.position)
+            found, ceiling = plan_between(self._directory, segments, at, reader.file, indexed=indexed)
             plan = _Plan(found.runs, size, following, ceiling == MAX_OFFSET)
         if self._is_completed(reader):  # after all these looks: they may have seen the message before and after that
             return False
@@ -643,10 +639,8 @@ class Cursor:
 
     def _load_blocks(self, reader: SegmentReader) -> None:
         """Load the next entries, not all of them: a reader of a part needs few of those of a large segment."""
-        assert self._segment is not None
         size = reader.status().size
-        index = IndexFile(self._directory, self._segment)
-        blocks = index.blocks_after(reader.file, max(reader.position, self._after), _BLOCKS_AHEAD)
+        blocks = self._index.blocks_after(reader.file, max(reader.position, self._after), _BLOCKS_AHEAD)
         self._after = blocks[-1].end if len(blocks) == _BLOCKS_AHEAD else 0
         self._indexed_size = size
         self._blocks = blocks[::-1]
@@ -698,13 +692,13 @@ class Cursor:
             error = checksum_error(block, content, reader.path)
             if error is not None:
                 reader.unload(block.position)  # it is checked again when the reader is there
-                return error if is_content(block, content) or self._is_followed(reader, block) else None
+                return error if is_content(block, content) or self._index.is_followed(reader.file, block) else None
             self._blocks.pop()  # not earlier: a read that fails is repeated
         return None
 
     def _check_large(self, reader: SegmentReader, block: Block) -> CorruptionError | None:
         """Check a block without loading it, for a caller that limits memory; otherwise like :meth:`_check_run`."""
-        if check_block(reader.file, block) or self._is_followed(reader, block):
+        if check_block(reader.file, block) or self._index.is_followed(reader.file, block):
             try:
                 verify_block(reader.file, block)
             except CorruptionError as error:
@@ -717,12 +711,8 @@ class Cursor:
         return (
             block.end - block.position <= self._chunk_bytes + BLOCK_BYTES
             or check_block(reader.file, block)
-            or self._is_followed(reader, block)
+            or self._index.is_followed(reader.file, block)
         )
-
-    def _is_followed(self, reader: SegmentReader, block: Block) -> bool:
-        assert self._segment is not None
-        return IndexFile(self._directory, self._segment).is_followed(reader.file, block)
 
     def _adjacent(self, reader: SegmentReader) -> list[Block]:
         """Return the next block, and those directly after it that are in the same chunk."""

@@ -318,21 +318,20 @@ class IndexFile:
     segment (:func:`check_block`); everything from the first doubtful entry on is dropped.
     """
 
-    __slots__ = ("_disk", "_file", "path")
-
     def __init__(self, directory: Directory, segment: Segment) -> None:
         """Set the file; nothing is opened."""
         self._disk: Disk = directory.disk
+        self._first_offset = segment.first_offset
         self.path = f"{directory.prefix}idx/{segment.first_offset:016x}.idx"
         self._file: File | None = None
 
-    def load(self, segment_file: File, first_offset: int) -> BlockIndex:
+    def load(self, segment_file: File) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
         file = open_existing(self._disk, self.path, "read")
         if file is None:
-            return BlockIndex(first_offset)
+            return BlockIndex(self._first_offset)
         size = segment_file.size()
-        index = BlockIndex(first_offset)
+        index = BlockIndex(self._first_offset)
         with file.closing():
             for block in _entries(file, size):
                 place = index.position, index.due
@@ -340,7 +339,7 @@ class IndexFile:
                     break
                 index.add(block)
         while index.blocks and not check_block(segment_file, index.blocks[-1]):
-            index = BlockIndex(first_offset, index.blocks[: len(index.blocks) // 2])
+            index = BlockIndex(self._first_offset, index.blocks[: len(index.blocks) // 2])
         return index
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
@@ -396,14 +395,13 @@ class IndexFile:
             entries = _entries(file, size, 0 if bisected is None else bisected[0], most)
             return list(islice((each for each in entries if each is not None and each.end > position), most))
 
-    def find(self, segment_file: File, first_offset: int, key: Key, wanted: int) -> Block | None:
+    def find(self, segment_file: File, key: Key, wanted: int) -> Block | None:
         """Return the first block whose key is at least ``wanted``, by bisection; the last one if none exists.
 
         Reads a few entries. None if the file is missing, or an entry does not match the segment.
 
         Args:
             segment_file: the segment.
-            first_offset: the segment's first offset.
             key: the name of a value of blocks that does not decrease from one to the next.
             wanted: the value to find.
         """
@@ -418,20 +416,24 @@ class IndexFile:
         if found is None:
             found = below
         else:  # unordered entries must not move a reader forwards: the found one must follow the passed ones
-            before = (0, first_offset) if below is None else (below.end, below.next_offset)
+            before = (0, self._first_offset) if below is None else (below.end, below.next_offset)
             if (found.position, found.first_offset) != before:
                 return None
-        sound = found is not None and found.first_offset >= first_offset and check_block(segment_file, found)
+        sound = found is not None and found.first_offset >= self._first_offset and check_block(segment_file, found)
         return found if sound else None
 
-    def load_end(self, segment_file: File, first_offset: int, *, to_write: bool = False) -> tuple[int, BlockIndex]:
+    def end(self, segment_file: File) -> tuple[int, int]:
+        """Return where the messages in the index end: the position, and the offset that is expected there."""
+        index = self.load_end(segment_file)[1]
+        return index.position, index.due
+
+    def load_end(self, segment_file: File, *, to_write: bool = False) -> tuple[int, BlockIndex]:
         """Return how many entries are accepted, and an index with only the last of them: for appending.
 
         Reads one entry if the file is in order; otherwise it is loaded completely.
 
         Args:
             segment_file: the segment.
-            first_offset: the segment's first offset.
             to_write: keep the file open for :meth:`write`.
         """
         try:
@@ -439,9 +441,9 @@ class IndexFile:
         except PermissionError:
             if not to_write:
                 raise
-            return self.load_end(segment_file, first_offset)  # write() says what it may not
+            return self.load_end(segment_file)  # write() says what it may not
         if file is None:
-            return 0, BlockIndex(first_offset)
+            return 0, BlockIndex(self._first_offset)
         try:
             data = file.read(HEAD_SIZE + 3 * ENTRY_SIZE, 0)
             count = (len(data) - HEAD_SIZE) // ENTRY_SIZE
@@ -450,30 +452,30 @@ class IndexFile:
                     count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
                     data = file.read(HEAD_SIZE + 2 * ENTRY_SIZE, (count - 2) * ENTRY_SIZE)
                 *below, block = map(Block.unpack, _split(data[HEAD_SIZE:]))
-                before: tuple[int, int] | None = (0, first_offset)
+                before: tuple[int, int] | None = (0, self._first_offset)
                 if below:
                     before = None if below[0] is None else (below[0].end, below[0].next_offset)
                 if block and (block.position, block.first_offset) == before and check_block(segment_file, block):
-                    return count, BlockIndex(first_offset, [block])
+                    return count, BlockIndex(self._first_offset, [block])
         finally:
             if to_write:
                 self._file = file
             else:
                 file.close()
-        index = self.load(segment_file, first_offset)
-        return len(index.blocks), BlockIndex(first_offset, index.blocks[-1:])
+        index = self.load(segment_file)
+        return len(index.blocks), BlockIndex(self._first_offset, index.blocks[-1:])
 
-    def find_damage(self, segment_file: File, first_offset: int, position: int, due: int) -> Damage | None:
+    def find_damage(self, segment_file: File, position: int, due: int) -> Damage | None:
         """Decide about the bytes at a position like :func:`sej.journal.recovery.find_damage`, and with the index.
 
         A torn tail is never in the index, which is written after the messages. So the index shows corruption that the
         bytes alone do not: a damaged length with more damage after it looks like the last message, cut off.
         """
-        _, index = self.load_end(segment_file, first_offset)  # first: a writer may complete the message, and index it
+        indexed, indexed_due = self.end(segment_file)  # first: a writer may complete the message, and index it
         damage = find_damage(segment_file, position, due)
-        if damage is None or index.position <= position or index.due <= due:
+        if damage is None or indexed <= position or indexed_due <= due:
             return damage
-        return damage._replace(indexed=index.due)
+        return damage._replace(indexed=indexed_due)
 
     def write(self, blocks: list[Block], keep: int) -> None:
         """Write the file: ``keep`` of its entries and then these; the bytes of all of them were synced.

@@ -169,13 +169,6 @@ def _look(file: File, position: int, due: int, size: int) -> _Look | None:
     return _Look(reason, Candidate(position, position + claimed, offset))
 
 
-def _message_at(file: File, position: int, due: int, size: int) -> Candidate | None:
-    if position >= size or _look(file, position, due, size) is not None:
-        return None
-    claimed = message_size(head := file.read(min(_HEADS_BYTES, size - position), position), 0, len(head))
-    return None if claimed is None else Candidate(position, position + claimed, due)
-
-
 def frame_end(file: File, position: int) -> int | None:
     """Return where the message that starts at position ends, whatever offset it has; None: it is not whole."""
     size = file.size()
@@ -206,8 +199,10 @@ def find_damage(file: File, position: int, due: int) -> Damage | None:
         return None
     if found.instead is not None:
         # If the message after it has the next expected offset, only this one's offset is damaged.
-        behind = _message_at(file, found.instead.end, due + 1, size)
-        return Damage(position, due, size - position, found.reason, behind or found.instead)
+        after, behind = found.instead.end, found.instead
+        if (end := frame_end(file, after)) is not None and _look(file, after, due + 1, size) is None:
+            behind = Candidate(after, end, due + 1)
+        return Damage(position, due, size - position, found.reason, behind)
     if found.chained:
         chains = _chains(file, position, due, size, position)
         follower = next((start for start, reaches_end in chains if reaches_end), None)

@@ -128,8 +128,8 @@ def _repair_segment(
     """
     segment = segments[at]
     last = at == len(segments) - 1 and segment.first_offset >= behind  # else an earlier segment has later messages
-    _, index = IndexFile(directory, segment).load_end(file, segment.first_offset)
-    plan, _ = plan_between(directory, segments, at, file, floor=behind, indexed=index.position)
+    indexed, _ = IndexFile(directory, segment).end(file)
+    plan, _ = plan_between(directory, segments, at, file, floor=behind, indexed=indexed)
     kept = _keep(directory, segment, file, plan.damage, done, dry_run)
     starts = [(run.start, run.first, run.stop) for run in plan.runs]
     if last and not starts:  # its name tells where the journal continues

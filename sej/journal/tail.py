@@ -70,8 +70,8 @@ class Tail:
             with file:
                 if not self._is_known(segments[-1], file):
                     self._segment, self._identity = segments[-1], file.status().identity
-                    _, index = IndexFile(self._directory, segments[-1]).load_end(file, segments[-1].first_offset)
-                    self._position, self._due, self._last = index.position, index.due, (0, b"")
+                    self._position, self._due = IndexFile(self._directory, segments[-1]).end(file)
+                    self._last = 0, b""
                 before = self._position
                 self._position, self._due = good_end(file, before, self._due)
                 if self._position != before or not self._last[1]:

@@ -105,7 +105,7 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
     index = IndexFile(directory, segment)
     while True:
         position, due = good_end(file, position, due)
-        damage = index.find_damage(file, segment.first_offset, position, due)
+        damage = index.find_damage(file, position, due)
         if damage is None:
             break
         problem = _problem(segment, damage, last=last)

@@ -267,7 +267,7 @@ class Journal:
         if isinstance(segment, Archived) and segment.listed.newest_timestamp < timestamp:
             return False, segment.listed.next_offset
         with self._disk.open(fetched(segment), "read") as file:
-            found = IndexFile(self._directory, segment).find(file, segment.first_offset, "newest_timestamp", timestamp)
+            found = IndexFile(self._directory, segment).find(file, "newest_timestamp", timestamp)
             index = BlockIndex(segment.first_offset, [found] if found else [])
             if found is None or found.newest_timestamp < timestamp:
                 index.extend(file)
@@ -292,7 +292,7 @@ class Journal:
             if messages or reader.rest() <= 0:
                 return messages
             is_last = self._directory.segments()[-1:] == [segment]  # first: a writer may complete it and rotate
-            damage = index.find_damage(reader.file, segment.first_offset, position, due)
+            damage = index.find_damage(reader.file, position, due)
             if damage is not None and not (damage.torn and is_last):
                 raise damage.error(reader.path)
             if damage is not None:
@@ -300,8 +300,7 @@ class Journal:
             reader.skip(position, due)  # a writer has completed the message in the meantime
 
     def _good_end(self, segment: Segment, file: File) -> tuple[int, int]:
-        _, index = IndexFile(self._directory, segment).load_end(file, segment.first_offset)
-        position, due = good_end(file, index.position, index.due)
+        position, due = good_end(file, *IndexFile(self._directory, segment).end(file))
         if (error := corruption_at(file, position, due)) is not None:
             raise error
         return position, due

@@ -22,7 +22,7 @@ A lock file that an original has opened is empty, and one that it has closed is 
 and leaves it in place. So an empty file, or a missing one next to segments, is an original's trace. The signature
 records the trace (``original=``, a time) for :data:`_TRUST_S`.
 
-After a trace every message is a write of its own, between two checks (:mod:`sej.writing.last_segment`): the
+After a trace every message is a write of its own, between two checks (:mod:`sej.writing.opening`): the
 path is still the locked file, and the segment ends where this writer left it. No writer here ever puts the same file
 back under the path. So a good check *after* the write proves that the path has been this file from the locking to this
 check, and that no original has read the end before the message was there. Hence: **an acknowledged message precedes

@@ -15,7 +15,6 @@ The modules, in the order in which they are best read::
 
     writer, shared_writer              the public methods, and the options
     appender                           the work: turns, writing, syncing, finding the end again
-    last_segment                       the file it appends to, and its index
-    opening                            take the lock, finish what a crash left, cut a torn tail
+    opening                            the last segment: lock it, finish what a crash left, cut a torn tail, append
     exactly_once                       append_once
 """

@@ -79,8 +79,7 @@ from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle, owns
-from sej.writing.last_segment import LastSegment
-from sej.writing.opening import JournalEnd, find_end, open_end, start_segment, sweep
+from sej.writing.opening import JournalEnd, LastSegment, find_end, open_end, start_segment, sweep
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention

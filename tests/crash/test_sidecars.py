@@ -107,10 +107,10 @@ def _index(path: Path) -> list[Any]:
     file, index = OS.open(segment.path, "read"), IndexFile(directory, segment)
     try:
         return [
-            *index.load(file, segment.first_offset).blocks,
+            *index.load(file).blocks,
             *index.sound_blocks(file),
-            *index.load_end(file, segment.first_offset)[1].blocks,
-            index.find(file, segment.first_offset, "next_offset", 1),
+            *index.load_end(file)[1].blocks,
+            index.find(file, "next_offset", 1),
         ]
     finally:
         file.close()

@@ -51,7 +51,7 @@ def blocks_of(path: Path) -> list[Block]:
     directory = Directory(path, OS)
     (segment,) = directory.segments()
     with OS.open(segment.path, "read") as file:
-        return IndexFile(directory, segment).load(file, 0).blocks
+        return IndexFile(directory, segment).load(file).blocks
 
 
 def segment_of(path: Path) -> Path:

@@ -293,7 +293,7 @@ def test_a_changed_time_of_a_blocks_first_or_last_message_is_found_by_verify(
     index = IndexFile(Directory(tmp_path, OS), Directory(tmp_path, OS).segments()[0])
     file = segment(tmp_path, 0)
     opened = OS.open(file, "read")
-    blocks = index.load(opened, 0).blocks
+    blocks = index.load(opened).blocks
     opened.close()
     assert len(blocks) > 3
     block = next(block for block in blocks if block.next_offset > offset)

@@ -308,7 +308,7 @@ def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, m
     with sej.SharedWriter(tmp_path / "copy") as w:
         w.append(b"x")
         first = w._appender.last
-        monkeypatch.setattr("sej.writing.last_segment.renew", turn)
+        monkeypatch.setattr("sej.writing.opening.renew", turn)
         first.sync()
         second = w._appender.last
         assert second is not first

@@ -334,7 +334,7 @@ def _clock(look: _Look) -> Iterator[Finding]:
         if file is None:
             continue
         with file:
-            index = IndexFile(places, segment).load(file, segment.first_offset)
+            index = IndexFile(places, segment).load(file)
             rest = file.status().size - index.position
             unindexed += max(rest - BLOCK_BYTES, 0)
             after = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
