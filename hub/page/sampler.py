@@ -35,6 +35,9 @@ _CHECKS: Final = 1 / 40
 """Shares of the time from one round to the next: the CPU time of its looks, and at most that of its checks."""
 _CHECK_AGAIN_S: Final = 600.0
 _SMALL_BYTES: Final = 1 << 20
+_PATIENCE_S: Final = 2.0
+"""How long the first page waits for the figures."""
+_BEING_READ: Final = "this journal is being read"
 _LEADS_OUT: Final = "a symbolic link leads out of the paths of this page; start it with the path where it leads, too"
 
 Kind = Literal["journal", "shards", "hub", "directory", "text queue"]
@@ -124,7 +127,7 @@ class Sampler:
     """Samples journals when a page needs them."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Take the first round.
+        """Take the first round; of many journals only the names, while the figures are read.
 
         Args:
             paths: journals, and directories of journals.
@@ -138,12 +141,18 @@ class Sampler:
         self._damage: dict[str, list[Finding]] = {}
         self._lock = threading.Lock()
         self._out: set[str] = set()
-        self._take()
-        self.interval_s = _INTERVAL_S  # the first round reads all journals
+        names = dict.fromkeys(journal for path in paths for journal in journals_below(path))
+        self._round = Round({name: Sample(name, time.time_ns(), error=_BEING_READ) for name in names}, {}, ())
+        self._taken_at, self.interval_s = float("-inf"), _INTERVAL_S
+        self._first = threading.Thread(target=self._take, name="sej-sampler", daemon=True)
+        self._first.start()
+        self._first.join(_PATIENCE_S)
 
     @property
     def round(self) -> Round:
         """The samples, at most :attr:`interval_s` old."""
+        if self._first.is_alive():
+            return self._round
         with self._lock:
             if time.monotonic() - self._taken_at >= self.interval_s:
                 self._take()
@@ -183,7 +192,8 @@ class Sampler:
             del self._found[gone]
             self._damage.pop(gone, None)
         looked = time.thread_time()
-        self.interval_s = min(max(_INTERVAL_S, (looked - began) / _LOOKS), _LONGEST_S)
+        if threading.current_thread() is not self._first:  # the first round reads all journals
+            self.interval_s = min(max(_INTERVAL_S, (looked - began) / _LOOKS), _LONGEST_S)
         self._taken_at = time.monotonic()
         for path, sample in samples.items():
             if time.thread_time() - looked > self.interval_s * _CHECKS:

@@ -17,7 +17,7 @@ import pytest
 import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
-from sej.cli.shared.watched import Watched
+from sej.cli.shared.watched import Sample, Watched
 from sej.system.disk import Mode, OsDisk, OsFile
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
@@ -251,6 +251,22 @@ def test_a_link_out_of_the_paths_is_not_followed(root: Path, tmp_path: Path, lin
         assert answer.status == (503 if linked else 200)  # below a journal no link is followed
         assert ("symbolic link" in answer.words) is bool(linked)
         assert "secret" in client.get("/text-queue", path=str(tmp_path / "secret.tq")).words
+
+
+def test_names_come_first_if_there_are_many_journals(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, free = Watched.look, threading.Event()
+
+    def late(watched: Watched) -> list[Sample]:
+        assert free.wait(60)
+        return look(watched)
+
+    monkeypatch.setattr(Watched, "look", late)
+    monkeypatch.setattr("hub.page.sampler._PATIENCE_S", 0.0)
+    with serving(root) as client:
+        page = client.get("/").words
+        assert f"{root / 'orders'} not checked yet this journal is being read" in page and "With problems 0" in page
+        free.set()
+        until(lambda: f"{root / 'orders'} ✓ sound 120" in client.get("/").words)
 
 
 def test_a_journal_that_comes_later_is_shown(client: Client, root: Path) -> None:
