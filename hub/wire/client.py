@@ -292,8 +292,7 @@ class Client(Closing):
 
     def identity(self, journal_dir: str, *, client_id: str | None = None) -> bytes:
         """Return a journal's identity, which changes if it is re-created; empty if the hub does not report one."""
-        found: bytes = self._where(journal_dir, client_id).ID
-        return found
+        return bytes(self._where(journal_dir, client_id).ID)
 
     def end_offset(self, journal_dir: str, *, client_id: str | None = None) -> int:
         """Return the offset that the hub expects next of a journal, by default of this client; 0 if none exists."""
@@ -307,8 +306,7 @@ class Client(Closing):
             timestamp: ns since the epoch.
             client_id: the journal's client; default: this client.
         """
-        found: int = self._where(journal_dir, client_id, Timestamp=timestamp).TimeOffset
-        return found
+        return int(self._where(journal_dir, client_id, Timestamp=timestamp).TimeOffset)
 
     def journals(self, client_id: str = "") -> list[Listed]:
         """Return the journals that this client may read, with their state; of one client id, or of all."""
@@ -680,8 +678,7 @@ class JobCalls:
             SejError: as :meth:`hub.Store.put`.
         """
         request = pb.StageRequest(ClientID=self._client.client_id, Job=job, Task=task, Shard=shard, Position=position)
-        size: int = self._call("Stage", stage_request(request, data), pb.StageResponse).Size
-        return size
+        return int(self._call("Stage", stage_request(request, data), pb.StageResponse).Size)
 
     def seal(self, job: str, files: Iterable[Staged]) -> None:
         """Make the files of a task durable on the hub, and compare them with what the task has sent.
@@ -718,8 +715,7 @@ class JobCalls:
             ClientID=self._client.client_id, Job=job, Prefix=prefix, Bits=bits, Name=name or "", Number=number,
             Files=_files(files),
         )  # fmt: skip
-        written: bool = self._call("Commit", request, pb.CommitResponse).Written
-        return written
+        return bool(self._call("Commit", request, pb.CommitResponse).Written)
 
     def abort(self, job: str) -> None:
         """Remove what the tasks of a job staged, unless it is committed."""

@@ -95,8 +95,9 @@ class HeldReaders:
             JournalNotFoundError: a journal does not exist; the reader was taken in the others.
             SejError: as :meth:`hub.readers.Readers.hold`.
         """
+        self.check()
         try:
-            return dict(zip(starts, self._call(starts, take=True, reset=reset), strict=True))
+            return dict(zip(starts, self._send(starts, take=True, reset=reset), strict=True))
         finally:
             if self._thread is None and self._kept:
                 self._thread = threading.Thread(target=self._renew, name=f"reader {self.name}", daemon=True)
@@ -114,7 +115,7 @@ class HeldReaders:
         self.check()
         changed = {source: offset for source, offset in offsets.items() if offset > self._kept.get(source, -1)}
         if changed:
-            self._call(changed)
+            self._send(changed)
 
     def holds(self, source: Source) -> bool:
         """Return whether the reader was taken in a journal, and the journal was not removed since."""
@@ -143,24 +144,23 @@ class HeldReaders:
             self._thread.join()
         try:
             if self._kept and self._failure is None:
-                self._send(dict.fromkeys(self._kept), take=False, reset=False, lease_s=0.0)
+                self._send(dict.fromkeys(self._kept), lease_s=0.0)
         except SejError:
             pass  # the lease ends by itself
 
-    def _call(self, offsets: Mapping[Source, int | None], *, take: bool = False, reset: bool = False) -> list[Kept]:
-        self.check()
-        try:
-            return self._send(offsets, take=take, reset=reset, lease_s=self._lease_s)
-        except LeaseLostError as error:
-            self._failure = error
-            raise
-
-    def _send(self, offsets: Mapping[Source, int | None], *, take: bool, reset: bool, lease_s: float) -> list[Kept]:
+    def _send(
+        self,
+        offsets: Mapping[Source, int | None],
+        *,
+        take: bool = False,
+        reset: bool = False,
+        lease_s: float | None = None,
+    ) -> list[Kept]:
         """Call the hub for all journals; if one was removed, for each of them by itself, so that no other is lost."""
         request = pb.HoldRequest(
             Reader=self.name,
             Holder=self._holder,
-            LeaseMs=round(lease_s * 1000),
+            LeaseMs=round((self._lease_s if lease_s is None else lease_s) * 1000),
             Take=take,
             Places=[
                 pb.Place(ClientID=source.client, JournalDir=source.journal_dir, Offset=offset, Reset=reset)
@@ -187,7 +187,11 @@ class HeldReaders:
         return kept
 
     def _ask_hub(self, request: pb.HoldRequest, sources: Iterable[Source]) -> list[Kept]:
-        kept = self._hub.hold(request)
+        try:
+            kept = self._hub.hold(request)
+        except LeaseLostError as error:
+            self._failure = error
+            raise
         self._kept.update(zip(sources, (each.offset for each in kept), strict=True))
         return kept
 
@@ -197,11 +201,9 @@ class HeldReaders:
             held = dict.fromkeys(list(self._kept))
             try:
                 if held:
-                    self._send(held, take=False, reset=False, lease_s=self._lease_s)
-            except JournalNotFoundError:
-                continue  # those that were removed are not held any more; a commit there raises the same error
-            except UnavailableError:
-                continue  # the next call tries again; the hub waits for this program after a restart
+                    self._send(held)
+            except (JournalNotFoundError, UnavailableError):
+                continue  # what was removed is not held any more; a restarted hub waits for the next call
             except SejError as error:
                 self._failure = error
                 return
