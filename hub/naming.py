@@ -14,6 +14,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from sej.checks import TEXT
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
 from sej.system.disk import OS, Disk, Status
@@ -52,8 +53,7 @@ def check_client(client_id: str) -> str:
     Raises:
         InvalidNameError: it is not parts of ``[0-9a-zA-Z_-]+`` with single dots between them.
     """
-    if not isinstance(client_id, str):
-        raise TypeError(f"client_id must be a str, got {client_id!r} ({type(client_id).__name__})")
+    TEXT("client_id", client_id)
     if not _CLIENT.fullmatch(client_id) or len(client_id) > _NAME_BYTES:
         raise InvalidNameError(
             "a client id must be ASCII letters, digits, '_', '-' and single dots between them, at most"
@@ -63,22 +63,17 @@ def check_client(client_id: str) -> str:
     return client_id
 
 
+@lru_cache(maxsize=1024)
 def check_journal(client_id: str, journal_dir: str) -> Source:
     """Check that both identifiers form the name of a directory inside the root.
+
+    Each call of a hub does, mostly for the same few.
 
     Raises:
         InvalidNameError: one does not fully match, or they contain ``..``, or they are too long.
     """
-    for name, given in (("client_id", client_id), ("journal_dir", journal_dir)):
-        if not isinstance(given, str):
-            raise TypeError(f"{name} must be a str, got {given!r} ({type(given).__name__})")
-    return _checked(client_id, journal_dir)
-
-
-@lru_cache(maxsize=1024)
-def _checked(client_id: str, journal_dir: str) -> Source:
-    """Check names that are texts. Each call of a hub does, mostly for the same few."""
     check_client(client_id)
+    TEXT("journal_dir", journal_dir)
     source = Source(client_id, journal_dir)
     if not _JOURNAL.fullmatch(journal_dir) or ".." in source.name:
         raise InvalidNameError(

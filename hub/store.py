@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, NamedTuple
 
 from hub.batch import Batch, Limits, compare
@@ -670,7 +670,7 @@ class _Pool:
 
     def drop(self, entry: _Entry, failed: Writer) -> None:
         """Close a writer that failed, so that the next caller reopens it and finds what is on disk."""
-        with entry.lock:
+        with entry.lock, suppress(WriterFailedError):
             if entry.writer is failed:
                 self._close_entry(entry)
 
@@ -685,15 +685,9 @@ class _Pool:
             self._condition.wait_for(lambda: not any(entry.users for entry in self._entries.values()))
             entries = list(self._entries.values())
             self._entries.clear()
-        failure: SejError | None = None
-        for entry in entries:
-            with entry.lock:
-                try:
-                    self._close_entry(entry, quiet=False)
-                except SejError as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
+        with ExitStack() as stack:  # the others are closed if one fails
+            for entry in entries:
+                stack.callback(self._close_entry, entry)
 
     def _give_back(self, source: Source, entry: _Entry) -> None:
         """End the use of an entry."""
@@ -725,20 +719,15 @@ class _Pool:
                 source, entry = idle
                 entry.users += 1
             try:
-                with entry.lock:
+                with entry.lock, suppress(WriterFailedError):  # what was acknowledged is durable already
                     self._close_entry(entry)
             finally:
                 self._give_back(source, entry)
 
-    def _close_entry(self, entry: _Entry, *, quiet: bool = True) -> None:
+    def _close_entry(self, entry: _Entry) -> None:
         writer, entry.writer = entry.writer, None
-        if writer is None:
-            return
-        try:
-            writer.close()
-        except WriterFailedError:
-            # Acknowledged messages are durable already; the next opening finds what else reached the disk.
-            if not quiet:
-                raise
-        finally:
-            self._made_room()
+        if writer is not None:
+            try:
+                writer.close()
+            finally:
+                self._made_room()

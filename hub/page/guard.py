@@ -94,9 +94,6 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         request = Request(scope, receive)
         cookies = request.cookies
         browser = cookies.get(_BROWSER) or secrets.token_urlsafe(32)

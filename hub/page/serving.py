@@ -118,14 +118,10 @@ class PageServer:
         places = [place_of(Path(path)) for path in paths]
         if not places:
             raise ValueError("paths must have at least one path")
+        sampler = Sampler([place.path for place in places if place.kind != "text queue"])
         self._listener = Listener(host, port, "sej-page")
-        try:
-            self.address = self._listener.address
-            self.url = f"{'http' if certificate is None else 'https'}://{self.address}/"
-            sampler = Sampler([place.path for place in places if place.kind != "text queue"])
-        except BaseException:
-            self._listener.close()
-            raise
+        self.address = self._listener.address
+        self.url = f"{'http' if certificate is None else 'https'}://{self.address}/"
         site = Site(Context(places, sampler, allow_changes, hub)).application
         self._guard = Guard(
             site, tokens=tokens, allow_changes=allow_changes, secure=certificate is not None, loopback=loopback

@@ -43,10 +43,7 @@ def when(timestamp: int | None) -> Markup:
     if timestamp is None or timestamp == NO_TIMESTAMP:
         return Markup("–")
     text = iso_time(timestamp) or ""
-    try:
-        shown = datetime.fromtimestamp(timestamp // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return Markup("{}").format(text)
+    shown = datetime.fromtimestamp(timestamp // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}">{}</time>').format(text, shown)
 
 

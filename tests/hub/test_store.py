@@ -140,7 +140,7 @@ def test_a_message_that_does_not_fit_the_format_leaves_nothing(tmp_path: Path, m
 
 def test_wrong_types_are_named(tmp_path: Path) -> None:
     with hub.Store(tmp_path) as store:
-        with pytest.raises(TypeError, match="client_id must be a str"):
+        with pytest.raises(TypeError, match="client_id must be str"):
             store.put(b"a", "j", sample(1))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="value"):
             store.put("a", "j", [sej.Message(0, 0, 0, b"", "text")])  # type: ignore[arg-type]
