@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final, Self, TypeVar
 
@@ -33,7 +33,7 @@ from sej.errors import ClosedError
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk
 from sej.system.paths import absolute_name, absolute_path
-from textqueue.claims.claim import Claim, Claiming
+from textqueue.claims.claim import Claim, claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append
 from textqueue.editing.archive_and_split import archive, check_target
@@ -208,7 +208,9 @@ class TextQueue:
                     raise
                 time.sleep(0)  # another thread runs the iterator, without the lock, for a few instructions
 
-    def claim(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claiming:
+    def claim(
+        self, owner: str | None = None, *, lease_s: Seconds | None = None
+    ) -> AbstractContextManager[Message | None]:
         """Claim the next free message for a ``with`` block. No other worker gets it in the meantime.
 
         Example::
@@ -229,7 +231,7 @@ class TextQueue:
             TextQueueError: a file has conflict markers of Git, or is a conflict copy: merge its versions first. Or
                 other programs changed the file 100 times in 10 seconds.
         """
-        return Claiming(partial(self._settling, self._taking(owner, lease_s)))
+        return claiming(partial(self._settling, self._taking(owner, lease_s)))
 
     def take(self, owner: str | None = None, *, lease_s: Seconds | None = None) -> Claim | None:
         """Claim the next free message. The caller ends the claim: ``done``, ``failed``, ``give_up`` or ``give_back``.

@@ -49,7 +49,6 @@ def steady() -> Iterator[None]:
         patch("textqueue.editing.queue_file.MOMENT_S", 3600.0),
         patch("textqueue.editing.queue_file.SAVING_S", FOR_EVER_S),
         patch("textqueue.editing.tq_file._RENAMED_S", 0.002),
-        patch("textqueue.editing.tq_file._RENAMED_PAUSE_S", 0.001),
     ):
         yield
 

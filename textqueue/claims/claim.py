@@ -36,9 +36,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from sej.checks import POSITIVE_SECONDS, SECONDS
@@ -48,7 +47,7 @@ from sej.system.disk import File
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import ClaimLostError, Replaced, TqFile
+from textqueue.editing.tq_file import ClaimLostError, TqFile
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
@@ -201,31 +200,21 @@ class Claim:
         return False
 
 
-class Claiming:
-    """What ``TextQueue.claim`` returns: a context manager that takes a claim and ends it."""
-
-    def __init__(self, take: Callable[[], Claim | None]) -> None:
-        self._take = take
-        self._claim: Claim | None = None
-
-    def __enter__(self) -> Message | None:
-        """Claim the next message; None if no message is free."""
-        self._claim = self._take()
-        return None if self._claim is None else self._claim.message
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Clear the message, or after an exception put it back or mark it as critical. The exception propagates."""
-        claim, self._claim = self._claim, None
-        if claim is None:
-            return
-        if error is None:
-            claim.done()
-        elif isinstance(error, Exception):
-            claim.failed(f"{type(error).__name__}: {error}")
-        else:  # the program is being stopped, so the attempt does not count
+@contextmanager
+def claiming(take: Callable[[], Claim | None]) -> Iterator[Message | None]:
+    """Take a claim, and end it: clear the message, or after an exception put it back or mark it as critical."""
+    claim = take()
+    try:
+        yield None if claim is None else claim.message
+    except BaseException as error:
+        if isinstance(error, Exception):
+            if claim is not None:
+                claim.failed(f"{type(error).__name__}: {error}")
+        elif claim is not None:  # the program is being stopped, so the attempt does not count
             claim.give_back()
+        raise
+    if claim is not None:
+        claim.done()
 
 
 def _claiming(raw: bytes, name: bytes, *, pull: bool) -> tuple[int, list[tuple[int, bytes]], bytes | None]:
@@ -271,7 +260,7 @@ class Claimer:
         failed here, if no other is free.
         """
         source = self._source
-        changed: Replaced | None = None
+        attempts = source.attempts("claim a message")
         while True:
             try:
                 with source.file as session:
@@ -294,8 +283,7 @@ class Claimer:
                 return None
             except MessageMovedError:
                 pass  # another program changed the file after the message was found
-            changed = changed or Replaced("claim a message", source.path)
-            changed.again()
+            next(attempts)
 
     def held_by(self, process: str) -> list[Claim]:
         """Return the claims of another process, ``pid@host/start``, so that this process can end them."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from sej.system.disk import File, Status
 from sej.system.locks import end_file_lease
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import QueueFile
-from textqueue.editing.tq_file import Replaced, TqFile
+from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
 from textqueue.format.parser import digest, essence, render
@@ -53,20 +54,16 @@ def append(source: TqFile, entries: Sequence[New], status: MessageStatus) -> lis
     """Append entries, if all are valid, in one write under the lock. The file is created if it is missing."""
     require_valid(entries, status, source.path)  # before the file is changed
     queue = source.file
-    replaced = Replaced("append", source.path)
     with queue.guard:
-        while True:
+        for _ in source.attempts("append"):
             if queue.disk.status(source.path) is None:
                 queue.disk.open(queue.guard.real_path, "append").close()
-            try:
-                with queue as session:
-                    if not session.busy:
-                        session.start()
-                        if (places := _append(session, entries, status)) is not None:
-                            return places
-            except FileNotFoundError:
-                pass  # removed a moment ago
-            replaced.again()
+            with suppress(FileNotFoundError), queue as session:  # removed a moment ago
+                if not session.busy:
+                    session.start()
+                    if (places := _append(session, entries, status)) is not None:
+                        return places
+    return []
 
 
 def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -> list[Place] | None:

@@ -180,9 +180,10 @@ def archive(source: TqFile, target: str, statuses: Collection[MessageStatus]) ->
     check_target(source, target, statuses)
     controls = {CONTROL_OF[status][0] for status in statuses}
     count = None
-    for session in source.attempts("archive"):
-        if (count := _archive(source, session, target, controls)) is not None:
-            break
+    for _ in source.attempts("archive", whole=True):
+        with source.file as session:
+            if session.known and (count := _archive(source, session, target, controls)) is not None:
+                break
     with source.file:
         return count or 0  # the ledger is reconciled, in case another process was there as well
 
@@ -336,9 +337,10 @@ def split(source: TqFile, choose: Callable[[Part], str | None]) -> dict[str, int
     choose: returns the path of the new file for a message, or None if it remains. It is called once for each message
     that is not claimed, in order.
     """
-    for session in source.attempts("split"):
-        if (counts := _split(source, session, choose)) is not None:
-            return counts
+    for _ in source.attempts("split", whole=True):
+        with source.file as session:
+            if session.known and (counts := _split(source, session, choose)) is not None:
+                return counts
     return {}
 
 

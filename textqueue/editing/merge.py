@@ -73,12 +73,14 @@ def save(source: TqFile, old: bytes, new: bytes) -> list[bytes] | None:
     the file, and nothing was saved.
     """
     merged = None
-    for session in source.attempts("save"):
-        end_file_lease(session.file)
-        text = session.file.read(session.status.size, 0)
-        merged = merge(old, new, text)
-        if merged is None or merged.text == text or _replace(session, merged.text):
-            break
+    for _ in source.attempts("save", whole=True):
+        with source.file as session:
+            if session.known:
+                end_file_lease(session.file)
+                text = session.file.read(session.status.size, 0)
+                merged = merge(old, new, text)
+                if merged is None or merged.text == text or _replace(session, merged.text):
+                    break
     with source.file:  # finds the claims again
         return None if merged is None else merged.overridden
 

@@ -6,6 +6,7 @@ messages, and the record of the last sync.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from textqueue.editing.durable import Durable, require_spans, rewrite, sync_name
 from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, Options, QueueFile
 from textqueue.editing.reconcile import find_again
-from textqueue.errors import FileInUseError, MessageMovedError, TextQueueError
+from textqueue.errors import FileInUseError, MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import digest, essence, plan_of
@@ -32,45 +33,18 @@ class ClaimLostError(MessageMovedError):
 
 
 _RENAMED_S: Final = 0.5
-_RENAMED_PAUSE_S: Final = 0.01
 """How long an edit waits for a file that is gone: an editor may be between two renames."""
 _SYNC_WAIT_S: Final = 1.0
 _SYNC_PAUSE_S: Final = 0.01
 """How long a sync waits for a program that has the file open, and how often it tries."""
-_REPLACED_MOST: Final = 100
-_REPLACED_S: Final = 10.0
-_ATTEMPTS_MOST: Final = 20
+_ATTEMPTS_MOST: Final = 100
+_ATTEMPTS_S: Final = 10.0
+_WHOLE_MOST: Final = 20
 _PAUSES_S: Final = 0.000_5, 0.01
-"""An edit is given up if the file was replaced so many times, and for so long: a loaded machine may be slow. Between
-two attempts it waits for the shortest of these times, and longer after each."""
+"""An edit is given up after so many attempts, and so much time: a loaded machine may be slow. Between two attempts it
+waits for the shortest of these times, and longer after each. A replacement of the whole file has fewer attempts."""
 _MARKED: Final = 1 << 16
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]
-
-
-class Replaced:
-    """How often other programs replaced the file during one edit."""
-
-    def __init__(self, what: str, path: str) -> None:
-        self._what = what
-        self._path = path
-        self._times = 0
-        self._start = time.monotonic()
-
-    def passed_s(self) -> float:
-        """Return for how many seconds the edit has tried."""
-        return time.monotonic() - self._start
-
-    def again(self) -> None:
-        """Count one more time, and wait for a moment; raise an error if it was too often, for too long."""
-        self._times += 1
-        passed = self.passed_s()
-        if self._times >= _REPLACED_MOST and passed >= _REPLACED_S:
-            raise TextQueueError(
-                f"cannot {self._what}: for {passed:.0f} seconds, another program has been saving or replacing the file;"
-                " end that program, then try again",
-                path=self._path,
-            )
-        time.sleep(min(_PAUSES_S[0] * 2 ** min(self._times, 10), _PAUSES_S[1]))
 
 
 def hash_of(raw: bytes) -> int:
@@ -261,16 +235,22 @@ class TqFile:
                 token = token if session.known else unknown(token)
                 ledger.append([(ENDED, at, name, EMPTY)], token, ledger.number)
 
-    def attempts(self, what: str) -> Iterator[QueueFile]:
-        """Yield sessions to replace the whole file, until the caller leaves the loop, or it was in use in each."""
-        for _ in range(_ATTEMPTS_MOST):
-            with self.file as session:
-                if session.known:
-                    yield session
-        raise FileInUseError(
-            f"another program changed this file in each of {_ATTEMPTS_MOST} attempts; close it there, and {what} again",
-            path=self.path,
-        )
+    def attempts(self, what: str, *, whole: bool = False) -> Iterator[int]:
+        """Yield the number of each attempt until the caller leaves the loop, after a pause; an error after too many.
+
+        whole: the caller replaces the whole file.
+        """
+        start = time.monotonic()
+        for count in itertools.count(1):
+            yield count
+            passed = time.monotonic() - start
+            if (count >= _ATTEMPTS_MOST and passed >= _ATTEMPTS_S) or (whole and count >= _WHOLE_MOST):
+                raise FileInUseError(
+                    f"cannot {what}: for {passed:.0f} seconds, another program has been saving or replacing the file;"
+                    " end that program, then try again",
+                    path=self.path,
+                )
+            time.sleep(min(_PAUSES_S[0] * 2 ** min(count, 10), _PAUSES_S[1]))
 
     def edit_many(
         self, places: Sequence[Place], change: Making, what: str, claims: Sequence[bytes] = (), *, free: bool = False
@@ -286,27 +266,24 @@ class TqFile:
 
         Raises:
             MessageMovedError: a message was changed or removed since it was read.
-            TextQueueError: other programs replaced the file 100 times in 10 seconds.
+            FileInUseError: other programs replaced the file 100 times in 10 seconds.
         """
-        replaced: Replaced | None = None
-        while True:
+        until = 0.0
+        for _ in self.attempts(what):
             try:
                 with self.file as session:
                     done = self.change(session, places, change, what, claims, free=free)
                 if done is not None:
                     return done
-                replaced = replaced or Replaced(what, self.path)
             except FileNotFoundError:
-                replaced = replaced or Replaced(what, self.path)
-                if replaced.passed_s() < _RENAMED_S and self.has_ledger:
-                    time.sleep(_RENAMED_PAUSE_S)
-                    continue
-                raise MessageMovedError(
-                    f"cannot {what}: the file is gone; restore it, or read the queue again",
-                    path=self.path,
-                    position=places[0].position,
-                ) from None
-            replaced.again()
+                until = until or time.monotonic() + _RENAMED_S
+                if time.monotonic() >= until or not self.has_ledger:
+                    raise MessageMovedError(
+                        f"cannot {what}: the file is gone; restore it, or read the queue again",
+                        path=self.path,
+                        position=places[0].position,
+                    ) from None
+        return []
 
     def change(
         self,
