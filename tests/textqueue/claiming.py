@@ -23,9 +23,9 @@ def takes_lines(q: textqueue.TextQueue) -> textqueue.TextQueue:
     return q
 
 
-def taken(q: textqueue.TextQueue, owner: str | None = None) -> Claim:
+def taken(q: textqueue.TextQueue, owner: str | None = None, lease_s: float | None = None) -> Claim:
     """Take the next message, which there must be."""
-    claim = q.take(owner)
+    claim = q.take(owner, lease_s=lease_s)
     assert claim is not None
     return claim
 

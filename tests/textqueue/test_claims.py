@@ -276,8 +276,7 @@ def test_a_claim_of_a_process_that_the_system_hides_counts(
         q.append_many(["a", "b"], [MUTEX])
         q.append("c")
         worker = claim_elsewhere(path, "q.take(); q.take()\nprint(flush=True)\nsys.stdin.readline()\n")
-        assert worker.stdout is not None
-        assert worker.stdout.readline() + worker.stdout.readline() == "a\n\n"
+        assert said(worker) + said(worker) == "a\n\n"
         opened: Callable[..., Any] = open
 
         def hide(name: object, *args: object) -> Any:

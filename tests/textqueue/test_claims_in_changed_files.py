@@ -26,17 +26,6 @@ def test_a_stale_buffer_does_not_restore_an_ended_claim(path: Path, mode: Litera
     assert plain(path) == b"# hello\n" + unclaimed.replace(b"-a", b"=a")
 
 
-def test_a_claimed_message_that_a_user_deletes_is_reported(path: Path) -> None:
-    with TextQueue(path) as q:
-        q.append_many(["a", "b"])
-        with q.claim() as m:
-            assert m is not None
-            path.write_bytes(b"#a\n-b\n")
-        (conflict,) = q.conflicts
-        assert (conflict.kind, conflict.text) == ("changed", "a")
-    assert plain(path) == b"#a\n-b\n"
-
-
 @pytest.mark.parametrize("lease_s", [None, 60.0])
 @pytest.mark.parametrize("variables", [[], [MUTEX]])
 def test_a_claimed_message_that_a_user_deletes_and_restores_is_delivered_again(
@@ -45,8 +34,7 @@ def test_a_claimed_message_that_a_user_deletes_and_restores_is_delivered_again(
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append("a", variables)
         q.append("b")
-        claim = q.take(lease_s=lease_s)
-        assert claim is not None
+        claim = taken(q, lease_s=lease_s)
         buffer = path.read_bytes()
         path.write_bytes(b"-b\n")
         assert not claim.done()

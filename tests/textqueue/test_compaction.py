@@ -125,8 +125,7 @@ BEFORE = lined(b"".join(b"-%s\n\\v=  \n" % text.encode() for text in TEXTS))
 def churn(q: TextQueue, done: list[str]) -> None:
     """Mark messages, with many lines in the ledger that mean nothing later."""
     for text in TEXTS:
-        first, second = q.take(), q.take()
-        assert first is not None
+        first, second = taken(q), q.take()
         assert second is None or second.give_back()
         assert first.message.value == text
         if first.done():

@@ -1,6 +1,5 @@
 """Files with two versions: conflicts of Git, and conflict copies of programs that synchronise files."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,6 @@ MERGE = b"""<<<<<<< HEAD
 >>>>>>> branch
 -call
 """
-
-
-def git(*words: str, folder: Path) -> int:
-    options = ["-c", "user.name=ann", "-c", "user.email=ann@host", "-c", "init.defaultBranch=main"]
-    return subprocess.run(["git", *options, *words], cwd=folder, capture_output=True, check=False).returncode
 
 
 def refused(q: TextQueue, what: str) -> None:

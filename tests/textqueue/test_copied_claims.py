@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, taken
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, said, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.message import marking
 from textqueue.editing.tq_file import ClaimLostError
@@ -36,20 +36,18 @@ def test_a_copy_of_a_claimed_message_is_delivered_once(
     with TextQueue(path) as q:
         q.append("a", [MUTEX])
         worker = claim_elsewhere(path, _THEN)
-        assert worker.stdout is not None
-        assert worker.stdin is not None
-        assert worker.stdout.readline() == "a\n"
+        assert said(worker) == "a\n"
         text = copy(path.read_bytes())
         path.write_bytes(text)
         if ended:
             print(file=worker.stdin, flush=True)
-            assert worker.stdout.readline() == "True 0\n"
+            assert said(worker) == "True 0\n"
         claims = [claim for claim in iter(q.take, None) if claim.message.value == "a"]
         assert len(claims) == text.count(b"-a") - 1
         assert q.get_next() is None
         if not ended:
             print(file=worker.stdin, flush=True)
-            assert worker.stdout.readline() == "True 0\n"
+            assert said(worker) == "True 0\n"
         assert all(claim.done() for claim in claims)
         assert plain(path).count(b"-a") == 0
         assert plain(path).count(b"=a") == text.count(b"-a")
@@ -90,11 +88,16 @@ def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, holder: b
         assert other.get_next() is None
 
 
-def test_claims_survive_the_loss_of_the_ledger(path: Path) -> None:
+@pytest.mark.parametrize("emptied", [False, True])
+def test_claims_survive_the_loss_of_the_ledger(path: Path, emptied: bool) -> None:
     with TextQueue(path) as q:
         q.append_many(["a", "a", "b"], [MUTEX])
         claims = [q.take(), q.take()]
-        (path.parent / ".jobs.tq.log").unlink()
+        ledger = path.parent / ".jobs.tq.log"
+        if emptied:
+            ledger.write_bytes(b"")
+        else:
+            ledger.unlink()
         with TextQueue(path) as other:
             assert taken(other).message.value == "b"
             assert other.take() is None
@@ -112,7 +115,7 @@ def test_a_claim_moved_while_another_program_writes_all_the_time_is_kept(
         path.write_bytes(b"# above\n" + path.read_bytes())
         looks = iter([0])
         monkeypatch.setattr("textqueue.editing.queue_file._LOOKS", next(looks))
-        monkeypatch.setattr("textqueue.claims.claim.Replaced.again", lambda _: monkeypatch.undo())
+        monkeypatch.setattr("textqueue.editing.tq_file.time.sleep", lambda _: monkeypatch.undo())
         assert other.take() is None
         assert claim.done()
     assert plain(path) == b"# above\n=a\n"

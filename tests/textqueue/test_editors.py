@@ -15,7 +15,7 @@ import pytest
 from tests.cli.command import ENV, sej
 from tests.cli.inside import inside
 from tests.cli.terminal import terminal
-from tests.textqueue.claiming import plain
+from tests.textqueue.claiming import plain, taken
 from tests.ticks import next_tick
 from textqueue import TextQueue
 from textqueue.format.grammar import CONTROLS
@@ -64,9 +64,7 @@ def asked(shown: "pexpect.spawn[bytes]", home: Path, expression: str) -> str:
 
 def test_vim_shows_what_workers_mark(home: Path, path: Path) -> None:
     with vim(home, path) as shown, TextQueue(path) as q:
-        first, second = q.take(), q.take()
-        assert first is not None
-        assert second is not None
+        first, second = taken(q), taken(q)
         assert first.done()
         shown.expect(b"=one")
         next_tick(path)

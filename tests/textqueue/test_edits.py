@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import File, Mode, OsDisk, OsFile
 from sej.system.locks import end_file_lease
-from tests.textqueue.claiming import got, lined, plain
+from tests.textqueue.claiming import got, lined, plain, taken
 from tests.ticks import next_tick
 from textqueue import MessageMovedError, TextQueue
 from textqueue.editing.proof import Change, Place
@@ -105,11 +105,11 @@ def test_a_mark_that_a_stale_buffer_reverted(
     q = TextQueue(path, on_revert=on_revert)
     got(q).mark_as_cleared()
     save(path, buffer.replace(b"-c", b"-see"))
-    found = []
-    while (m := q.get_next()) is not None:
-        found.append(m.value)
+    for text in texts:
+        m = got(q)
+        assert m.value == text
         m.mark_as_cleared()
-    assert found == texts
+    assert q.get_next() is None
     assert plain(path) == b"=a\n=b\n\\order=17\n=see\n more\n"
     (conflict,) = q.conflicts
     assert (conflict.kind, conflict.text, conflict.path) == ("reverted", "a", str(path))
@@ -134,15 +134,13 @@ def test_a_stale_save_within_one_tick_of_the_clock_is_found(path: Path) -> None:
 @SAVES
 def test_edits_above_are_seen_before_none_is_given(path: Path, save: Save) -> None:
     q = TextQueue(path)
-    given = [q.get_next(), q.get_next(), q.get_next()]
-    assert all(given)
+    given = [got(q), got(q), got(q)]
     save(path, b"-urgent\n" + path.read_bytes())
     m = got(q)
     assert m.value == "urgent"
     assert q.get_next() is None, "what was given out already is not given out again"
     m.mark_as_cleared()
     for message in given:
-        assert message is not None
         message.mark_as_cleared()
     assert plain(path) == b"=urgent\n=a\n=b\n\\order=17\n=c\n more\n"
 
@@ -231,8 +229,8 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
         claim = q.take() if edit == "end of a claim" else None
         monkeypatch.setattr(QueueFile, "apply", apply_in_a_save)
         if claim is None:
-            claim = q.take()
-            assert claim is not None and claim.message.value == "one"
+            claim = taken(q)
+            assert claim.message.value == "one"
         else:
             assert claim.done()
         monkeypatch.undo()
@@ -262,8 +260,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         return real(session, *edit)
 
     with TextQueue(path) as q, path.open("r+b", buffering=0) as editor:  # so that no edit gets a lease
-        one, two, three = q.get_next(), q.get_next(), q.get_next()
-        assert one is not None and two is not None and three is not None
+        one, two, three = got(q), got(q), got(q)
         one.mark_as_cleared()
         before = path.read_bytes()
         two.mark_as_critical_error()
@@ -272,8 +269,8 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
             patched.setattr(QueueFile, "_write_shared", write_after_a_save)
             three.mark_as_cleared()
         assert plain(path) == b"=one\n-two\n=three\n-four\n"
-        four = q.get_next()
-        assert four is not None and four.value == "four"
+        four = got(q)
+        assert four.value == "four"
         assert [(each.kind, each.text) for each in q.conflicts] == [("reverted", "two")]
         assert plain(path) == b"=one\n!two\n=three\n-four\n"
         # A user who has seen a mark may reopen the message.
@@ -281,8 +278,7 @@ def test_a_stale_save_between_proof_and_write_delivers_nothing_twice(
         next_tick(path)
         editor.seek(0)
         editor.write(path.read_bytes().replace(b"!two", b"-two"))
-        again = q.get_next()
-        assert again is not None and again.value == "two"
+        assert got(q).value == "two"
 
 
 class Writing(OsDisk):

@@ -9,14 +9,14 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import sej
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, LostName
-from tests.textqueue.claiming import got, plain
+from tests.textqueue.claiming import got, plain, taken
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -63,11 +63,11 @@ def claiming(disk: Disk, turn: int) -> Iterator[bytes]:
     with opened(disk) as q:
         q.append(f"{turn}", [MUTEX])
         q.append(f"{turn}.free")
-        with q.claim() as first, q.claim() as second:
-            assert first is not None
-            assert second is not None
-            q.sync()
-            yield read(disk)
+        claims = [taken(q), taken(q)]
+        q.sync()
+        yield read(disk)
+        for claim in claims:
+            claim.done()
         q.sync()
         yield read(disk)
 
@@ -157,13 +157,6 @@ def test_a_second_sync_that_fails_after_reopening_changes_nothing(name: str) -> 
 
 
 # --- draining
-
-
-class Drained(NamedTuple):
-    """Return the messages that remain in a queue and in its journal."""
-
-    queue: bytes
-    journal: list[bytes]
 
 
 def ended(disk: CrashDisk) -> None:
@@ -316,14 +309,13 @@ def test_writing_again_is_not_a_change_for_readers_and_workers(tmp_path: Path) -
     path = tmp_path / "jobs.tq"
     with TextQueue(path) as q, TextQueue(path) as other:
         q.append_many(["a", "b", "c"])
-        first = other.get_next()
+        first = got(other)
         epoch = q._inputs.sources[0].file.ledger.epoch
         q.sync()
         q._inputs.sources[0].file.ledger.refresh(look=True)
         assert q._inputs.sources[0].file.ledger.epoch == epoch
-        assert first is not None
         first.mark_as_cleared()
-        assert other.get_next().value == "b"  # type: ignore[union-attr]
+        assert got(other).value == "b"
         assert not other.conflicts
         assert not q.conflicts
         assert [m.value for m in q.messages({MessageStatus.cleared})] == ["a"]

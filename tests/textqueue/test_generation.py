@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite, taken
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, rewrite, said, taken
 from textqueue import MessageStatus, TextQueue, check
 
 TEXTS = [b"a", b"b", b"c"]
@@ -179,7 +179,7 @@ def test_an_append_to_a_new_file_is_not_an_old_message_of_the_same_text(path: Pa
 def test_a_lost_log_takes_no_claim_from_its_worker(path: Path, begin: str) -> None:
     path.write_bytes(f"-a\n\\{MUTEX}\n-b\n=c\n".encode())
     holder = claim_elsewhere(path, "sys.stdin.readline()\n")
-    assert holder.stdout is not None and holder.stdout.readline() == "a\n"
+    assert said(holder) == "a\n"
     path.with_name(".jobs.tq.log").unlink()
     with TextQueue(path) as q:
         q.sync() if begin == "sync" else q.archive(path.with_name("done.txt"))

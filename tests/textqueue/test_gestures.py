@@ -13,7 +13,7 @@ import pytest
 
 import textqueue
 from sej.system.disk import OsFile
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import got, lined, plain, taken
 from tests.textqueue.saving import SAVERS
 from textqueue import MessageStatus, TextQueue
 
@@ -195,8 +195,7 @@ def test_a_save_at_the_moment_of_a_write_is_a_collision(path: Path, monkeypatch:
 
     with path.open("rb"), path.open("r+b"), TextQueue(path) as q:  # so an edit gets no lease
         os.utime(path, (0, 0))
-        message, write = q.get_next(), OsFile.write_at
-        assert message is not None
+        message, write = got(q), OsFile.write_at
 
         def then_save(file: OsFile, data: bytes, position: int) -> None:
             write(file, data, position)
@@ -263,35 +262,14 @@ def test_the_mark_of_a_user_on_a_claimed_message_has_precedence(
         assert "left as it is: a user marked it as" in conflict.action
         assert q.take() is None
         path.write_bytes(path.read_bytes().replace(to + b"pay", b"-pay"))
-        again = q.take()
-        assert again is not None, "the claim has ended, and leaves no name in the message"
-
-
-# An archive while an editor has the file open
-
-
-def archived(path: Path) -> bytes:
-    """Archive two of three messages, and return the bytes that an editor has read before: no line has a number."""
-    path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
-    path.with_name(f".{path.name}.swp").symlink_to("user@host.1234:5678")
-    stale = path.read_bytes()
-    with TextQueue(path) as q:
-        q.mark_many(list(q.messages())[:2], MessageStatus.cleared)
-        assert q.archive(path.with_name("jobs.done")) == 2
-    return stale
-
-
-def test_a_stale_save_after_an_archive_repeats_nothing(path: Path) -> None:
-    stale = archived(path)
-    path.write_bytes(stale + b"# note\n")
-    with TextQueue(path) as q:
-        assert [m.value for m in q.messages()] == ["other"]
-        assert [(c.kind, c.text) for c in q.conflicts] == [("reverted", "pay 17"), ("reverted", "pay 18")]
-    assert plain(path) == b"-other\n# note\n", "the archive has the others"
+        assert q.take() is not None, "the claim has ended, and leaves no name in the message"
 
 
 def test_one_of_several_archived_texts_that_is_written_again_is_delivered(path: Path) -> None:
-    archived(path)
+    path.write_bytes(b"-pay 17\n-pay 18\n-other\n")
+    with TextQueue(path) as q:
+        q.mark_many(list(q.messages())[:2], MessageStatus.cleared)
+        assert q.archive(path.with_name("jobs.done")) == 2
     path.write_bytes(path.read_bytes() + b"-pay 17\n")
     assert work(path) == ["other", "pay 17"]
 

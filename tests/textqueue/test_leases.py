@@ -10,7 +10,7 @@ import pytest
 import sej
 from sej.errors import LeaseLostError
 from tests.queue.support import FakeClock
-from tests.textqueue.claiming import MUTEX, claim_elsewhere, got, plain, said
+from tests.textqueue.claiming import MUTEX, claim_elsewhere, got, plain, said, taken
 from textqueue import Claim, MessageMovedError, MessageStatus, TextQueue
 from textqueue.backend import TextWorkQueue
 
@@ -23,19 +23,13 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def take(q: TextQueue, lease_s: float | None = None) -> Claim:
-    claim = q.take(lease_s=lease_s)
-    assert claim is not None
-    return claim
-
-
 @VARIABLES
 def test_a_claim_without_a_lease_lasts_as_long_as_its_process(
     path: Path, clock: FakeClock, variables: list[str]
 ) -> None:
     with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
         q.append("a", variables)
-        claim = take(q)
+        claim = taken(q)
         clock.move(1e9)
         assert other.take() is None
         assert claim.extend(5)
@@ -52,12 +46,12 @@ def test_a_late_worker_changes_nothing(
 ) -> None:
     with TextQueue(path, clock=clock, lease_s=60) as q, TextQueue(path, clock=clock, lease_s=60) as other:
         q.append_many(["a", "b"], [*variables, "step= "])
-        late = take(q)
+        late = taken(q)
         clock.move(59)
-        assert take(other).message.value == "b"
+        assert taken(other).message.value == "b"
         assert other.take() is None
         clock.move(1)
-        successor = take(other)
+        successor = taken(other)
         assert successor.message.value == "a"
         if ended != "not":
             assert getattr(successor, ended)()
@@ -82,7 +76,7 @@ def test_a_late_worker_changes_nothing(
 def test_get_next_delivers_a_message_whose_lease_has_ended(path: Path, clock: FakeClock, variables: list[str]) -> None:
     with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
         q.append("a", variables)
-        take(q, 60)
+        taken(q, lease_s=60)
         assert other.get_next() is None
         clock.move(60)
         assert got(other).value == "a"
@@ -94,9 +88,9 @@ def test_a_message_whose_lease_ends_on_its_last_attempt_becomes_critical(
 ) -> None:
     with TextQueue(path, clock=clock, lease_s=60) as q:
         q.append("a", [*variables, "retries=2", "reason=" + " " * 50])
-        first = take(q)
+        first = taken(q)
         clock.move(60)
-        second = take(q)
+        second = taken(q)
         assert second.message["retries"] == "0"
         clock.move(60)
         assert q.take() is None
@@ -112,7 +106,7 @@ def test_after_a_restart_or_on_another_host_the_wall_clock_decides(
 ) -> None:
     with TextQueue(path, clock=clock) as q:
         q.append("a", variables)
-        take(q, 60)
+        taken(q, lease_s=60)
         clock.wall += 10**15  # a clock that is set changes nothing on the machine that wrote the claim
         assert q.take() is None
         clock.wall -= 10**15
@@ -127,12 +121,12 @@ def test_after_a_restart_or_on_another_host_the_wall_clock_decides(
 def test_a_save_moves_leases_with_their_messages(path: Path, clock: FakeClock, variables: list[str]) -> None:
     with TextQueue(path, clock=clock) as q, TextQueue(path, clock=clock) as other:
         q.append_many(["same", "same", "same"], variables)
-        first, second = take(q, 60), take(q, 120)
+        first, second = taken(q, lease_s=60), taken(q, lease_s=120)
         path.write_bytes(b"# a line above\n" + path.read_bytes())
-        assert take(other, 180).message.position == 15 + 2 * second.message.position - first.message.position
+        assert taken(other, lease_s=180).message.position == 15 + 2 * second.message.position - first.message.position
         assert other.take() is None
         clock.move(60)
-        assert take(other, 600).message.position == 15 + first.message.position
+        assert taken(other, lease_s=600).message.position == 15 + first.message.position
         path.write_bytes(b"# two lines above\n" + path.read_bytes())
         assert not first.done()
         assert second.done()
@@ -143,10 +137,10 @@ def test_a_save_moves_leases_with_their_messages(path: Path, clock: FakeClock, v
 def test_the_file_has_the_bytes_of_a_claim_without_a_lease(path: Path) -> None:
     with TextQueue(path) as q:
         q.append("a", ["mutex=" + " " * 60])
-        claim = take(q)
+        claim = taken(q)
         before = plain(path)
         claim.give_back()
-        claim = take(q, 60)
+        claim = taken(q, lease_s=60)
         assert plain(path) == before
         assert (claim.owner, claim.message["mutex"]) == (claim.owner, claim.owner)
         assert b"+" not in before
@@ -178,7 +172,7 @@ def test_a_lease_must_be_a_positive_number(path: Path, lease_s: float) -> None:
         TextQueue(path, lease_s=lease_s)
     with TextQueue(path) as q:
         q.append("a")
-        claim = take(q)
+        claim = taken(q)
         for call in (lambda: q.claim(lease_s=lease_s), lambda: q.take(lease_s=lease_s), lambda: claim.extend(lease_s)):
             with wrong:
                 call()

@@ -243,9 +243,7 @@ def test_who_has_claimed_a_line_is_shown_and_updated(path: Path) -> None:
 
         assert await hints() == []
         with TextQueue(path) as queue:
-            first, second = queue.take(), queue.take()
-            assert first is not None
-            assert second is not None
+            first, second = taken(queue), taken(queue)
             process = second.owner.partition("/")[0]
             await asyncio.wait_for(editor.refreshed.wait(), 60)
             assert first.give_back()

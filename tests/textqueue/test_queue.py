@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,7 @@ from textqueue.format.windows import Window, read_window
 
 
 def drain(q: TextQueue) -> list[str]:
-    found = []
-    while (message := q.get_next()) is not None:
-        found.append(message.value)
-    return found
+    return [message.value for message in iter(q.get_next, None)]
 
 
 def test_appended_messages_are_delivered_once_and_in_order(path: Path) -> None:
@@ -50,17 +48,6 @@ def test_a_mark_changes_one_byte(path: Path) -> None:
         )
         assert drain(q) == ["c"]
     assert plain(path) == b"#c\n=a\n!b\n\\v=1\n-c\n"
-
-
-def test_marking_while_reading_delivers_each_message_once(path: Path) -> None:
-    path.write_bytes(b"".join(b"-%d\n" % n for n in range(5000)))
-    found = []
-    with TextQueue(path) as q:
-        while (message := q.get_next()) is not None:
-            found.append(int(message.value))
-            message.mark_as_cleared()
-    assert found == list(range(5000))
-    assert plain(path) == b"".join(b"=%d\n" % n for n in range(5000))
 
 
 def test_a_variable_is_written_in_its_space(path: Path) -> None:
@@ -119,16 +106,6 @@ def test_a_text_with_a_surrogate_is_refused(path: Path) -> None:
     assert plain(path) == b"-a\n\\v=\xe9   \n"
 
 
-@pytest.mark.parametrize("text", ["a\r", "a\r\nb", "\r"])
-def test_a_text_that_would_not_be_read_back_is_refused(path: Path, text: str) -> None:
-    with (
-        TextQueue(path) as q,
-        pytest.raises(textqueue.InvalidTextError, match="line 1 of the message ends with a carriage return"),
-    ):
-        q.append(text)
-    assert not path.exists()
-
-
 def test_a_message_without_a_text_is_refused(path: Path) -> None:
     with TextQueue(path) as q:
         with pytest.raises(textqueue.InvalidTextError, match=r"text 2 of 3 is empty.*leave it out"):
@@ -136,6 +113,14 @@ def test_a_message_without_a_text_is_refused(path: Path) -> None:
         assert not path.exists()
         q.append("", status=MessageStatus.comment)
     assert plain(path) == b"#\n"
+
+
+def test_a_text_that_would_not_be_read_back_is_refused(path: Path) -> None:
+    with TextQueue(path) as q:
+        for text in ("a\r", "a\r\nb", "\r"):
+            with pytest.raises(textqueue.InvalidTextError, match="line 1 of the message ends with a carriage return"):
+                q.append(text)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16BE", "UTF-16LE"])
@@ -162,43 +147,34 @@ def test_an_unterminated_line_waits_until_the_file_is_quiet(path: Path) -> None:
         assert drain(hasty) == ["half"], "what was given out was another message"
 
 
-def test_bad_input_is_named(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        TextQueue().add_input(str(path))
-    with pytest.raises(ValueError, match="on_revert"):
-        TextQueue(path, on_revert="maybe")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="settle_s"):
-        TextQueue(path, settle_s=-1)
-    with TextQueue(path) as q:
-        with pytest.raises(TypeError, match="int"):
-            q.append(5)  # type: ignore[arg-type]
-        with pytest.raises(textqueue.InvalidTextError, match="variable 1 contains a newline"):
-            q.append("a", variables=["fine", "not\nfine"])
-        with pytest.raises(TypeError, match="MessageStatus"):
-            list(q.messages({"queued"}))  # type: ignore[arg-type]
-        assert q.get_next() is None
-    with pytest.raises(ValueError, match="closed"):
-        q.get_next()
-    with pytest.raises(textqueue.TextQueueError, match="no file to append to"):
-        TextQueue().append("a")
+Call = Callable[[TextQueue, Any], object]
+WRONG: list[tuple[type[Exception], str, Call]] = [
+    (ValueError, "on_revert", lambda q, m: TextQueue(m.path, on_revert="maybe")),  # type: ignore[arg-type]
+    (ValueError, "settle_s", lambda q, m: TextQueue(m.path, settle_s=-1)),
+    (FileNotFoundError, "does not exist", lambda q, m: q.add_input(m.path + "x")),
+    (TypeError, "int", lambda q, m: q.append(5)),  # type: ignore[arg-type]
+    (textqueue.InvalidTextError, "variable 1 contains a newline", lambda q, m: q.append("a", ["fine", "not\nfine"])),
+    (TypeError, "MessageStatus", lambda q, m: list(q.messages({"queued"}))),  # type: ignore[arg-type]
+    (TypeError, r"as in \[MessageStatus.queued\], got 'queued'", lambda q, m: q.messages("queued")),  # type: ignore[arg-type]
+    (TypeError, "status must be MessageStatus, got 3", lambda q, m: q.append("b", status=3)),  # type: ignore[arg-type]
+    (TypeError, "status must be MessageStatus, got 'done'", lambda q, m: q.mark_many([m], "done")),  # type: ignore[arg-type]
+    (TypeError, "each message must be Message, got 0", lambda q, m: q.mark_many([m, 0], MessageStatus.cleared)),  # type: ignore[list-item]
+    (TypeError, "variables must be an iterable, such as a list, got 'x=3'", lambda q, m: q.append("b", "x=3")),
+    (TypeError, "variables must be an iterable, such as a list, got 'x=3'", lambda q, m: q.append_many(["b"], "x=3")),
+    (TypeError, "texts must be an iterable, such as a list, got 'text'", lambda q, m: q.append_many("text")),
+    (IndexError, "file_index must be below 1, the number of files, got 1", lambda q, m: q.get_next_in_file(1)),
+    (TypeError, r"index must be an int, got 'x' \(str\)", lambda q, m: m.set_variable("x", "2")),
+    (TypeError, r"writer must be a sej.Writer, .*got 'orders' \(str\)", lambda q, m: q.drain_to("orders")),  # type: ignore[arg-type]
+    (textqueue.TextQueueError, "no file to append to", lambda q, m: TextQueue().append("a")),
+]
 
 
-def test_a_wrong_status_or_number_is_named(path: Path) -> None:
+@pytest.mark.parametrize(("error", "text", "call"), WRONG)
+def test_a_wrong_argument_is_named(path: Path, error: type[Exception], text: str, call: Call) -> None:
     with TextQueue(path) as q:
-        first = q.append("a")
-        with pytest.raises(TypeError, match="status must be MessageStatus, got 3"):
-            q.append("b", status=3)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="status must be MessageStatus, got 'done'"):
-            q.mark_many([first], "done")  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="each message must be Message, got 0"):
-            q.mark_many([first, 0], textqueue.MessageStatus.cleared)  # type: ignore[list-item]
-        for call in (lambda: q.append("b", "retries=3"), lambda: q.append_many(["b"], "retries=3")):
-            with pytest.raises(TypeError, match="variables must be an iterable, such as a list, got 'retries=3'"):
-                call()
-        with pytest.raises(TypeError, match="texts must be an iterable, such as a list, got 'text'"):
-            q.append_many("text")
-        with pytest.raises(IndexError, match="file_index must be below 1, the number of files, got 1"):
-            q.get_next_in_file(1)
+        message = q.append("a")
+        with pytest.raises(error, match=text):
+            call(q, message)
     assert plain(path) == b"-a\n"
 
 
@@ -242,8 +218,8 @@ def test_a_new_message_is_not_taken_for_an_equal_one_that_another_worker_has_mar
             message.mark_as_cleared()
         with path.open("ab") as file:
             file.write(b"-daily\n")
-        found = q.get_next()
-        assert found is not None and (found.value, found.position) == ("daily", len(mark) + 14)
+        found = got(q)
+        assert (found.value, found.position) == ("daily", len(mark) + 14)
         assert q.get_next() is None
 
 
@@ -262,9 +238,7 @@ def test_delivered_messages_that_are_changed_or_marked_are_counted(tmp_path: Pat
     path = tmp_path / "jobs.tq"
     path.write_bytes(b"-a\n\\x=1\n" * 4)
     with TextQueue(path) as q:
-        one, two = q.get_next(), q.get_next()
-        assert one is not None
-        assert two is not None
+        one, two = got(q), got(q)
         one["x"] = "2"
         two.mark_as_cleared()
         path.write_bytes(b"# moved\n" + path.read_bytes())
@@ -317,17 +291,6 @@ def test_a_closed_queue_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(sej.ClosedError, match="this queue was closed; reopen it") as refused:
         queue.append("a")
     assert refused.value.path == str(tmp_path / "jobs.tq")
-
-
-def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    queue = TextQueue(tmp_path / "jobs.tq")
-    message = queue.append("a", variables=["x=1"])
-    with pytest.raises(TypeError, match=r"index must be an int, got 'x' \(str\)"):
-        message.set_variable("x", "2")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"statuses must be .* as in \[MessageStatus.queued\], got 'queued'"):
-        queue.messages("queued")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"writer must be a sej.Writer, .*got 'orders' \(str\)"):
-        queue.drain_to("orders")  # type: ignore[arg-type]
 
 
 def test_a_second_save_within_one_tick_of_the_clock_is_read(path: Path) -> None:

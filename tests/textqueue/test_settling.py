@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import sej
-from tests.textqueue.claiming import MUTEX, plain
+from tests.textqueue.claiming import MUTEX, got, plain
+from tests.textqueue.claiming import taken as one_taken
 from textqueue import TextQueue
 
 HOUR = 3600.0
@@ -27,10 +28,8 @@ def test_a_message_that_is_written_in_two_steps_is_taken_whole(path: Path) -> No
             file.write(b" b\n\\retries=3\n")
         assert taken(q) == []
         os.utime(path, (1e9, 1e9))
-        assert (found := reader.get_next()) is not None
-        assert found.value == "a\nb"
-        claim = q.take()
-        assert claim is not None
+        assert got(reader).value == "a\nb"
+        claim = one_taken(q)
         assert (claim.message.value, claim.done()) == ("a\nb", True)
     assert plain(path) == b"-first\n=a\n b\n\\retries=2\n"
 
@@ -38,9 +37,7 @@ def test_a_message_that_is_written_in_two_steps_is_taken_whole(path: Path) -> No
 def test_an_edit_of_a_program_does_not_complete_what_another_one_writes(path: Path) -> None:
     path.write_bytes(b"-first\n-a\n")
     with TextQueue(path, settle_s=HOUR) as q:
-        first = q.take()
-        assert first is not None
-        assert first.done()
+        assert one_taken(q).done()
         assert taken(q) == []
 
 
@@ -54,9 +51,7 @@ def test_what_a_program_appends_is_taken_without_a_wait(path: Path, before: byte
         if compacted:
             ledger = q._inputs.found[0].source.file.ledger
             for _ in range(8):
-                claim = q.take()
-                assert claim is not None
-                assert claim.give_back()
+                assert one_taken(q).give_back()
             lines = ledger.lines
             with q._inputs.found[0].source.file:
                 ledger.compact()

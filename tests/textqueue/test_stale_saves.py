@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.textqueue.claiming import got, lined, plain, rewrite, taken
+from tests.textqueue.claiming import lined, plain, rewrite, taken
 from textqueue import MessageStatus, TextQueue
-from textqueue.claims.claim import Claim
 from textqueue.editing import reconcile
 
 
@@ -59,22 +58,6 @@ def test_a_save_from_before_two_archive_runs(path: Path, tmp_path: Path) -> None
     assert plain(path) == b"-kept\n"
 
 
-@pytest.mark.parametrize("others", [b"", b"-x\n"])
-def test_a_variable_is_set_and_the_message_archived(path: Path, tmp_path: Path, others: bytes) -> None:
-    path.write_bytes(lined(b"-a\n\\v=0   \n-kept\n"))
-    buffer = path.read_bytes()
-    with TextQueue(path) as q:
-        message = got(q)
-        message["v"] = "22"
-        message.mark_as_cleared()
-        assert q.archive(tmp_path / "old.tq") == 1
-        path.write_bytes(others + path.read_bytes())
-        waiting(q)
-        path.write_bytes(buffer)
-        assert waiting(q) == ["kept"]
-    assert plain(path) == b"-kept\n"
-
-
 def test_a_person_reopens_a_message_while_another_program_has_the_file_open(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,14 +102,6 @@ def test_the_end_of_a_claim_while_the_file_cannot_be_examined(path: Path, restle
         assert [conflict.text for conflict in other.conflicts] == ["b"]
 
 
-def again(q: TextQueue, claim: Claim) -> Claim:
-    """Give a message back, and claim it again."""
-    assert claim.give_back()
-    other = q.take()
-    assert other is not None and other.message.value == claim.message.value
-    return other
-
-
 def tick(path: Path, buffer: bytes) -> None:
     """Save a buffer in place, within the same tick of the clock as the last edit."""
     before = path.stat()
@@ -142,8 +117,7 @@ def test_a_save_within_one_tick_of_a_claim(path: Path, last: str, room: bytes) -
     with TextQueue(path) as q, TextQueue(path) as other:
         buffer = path.read_bytes()
         assert finish(q) == "a"
-        claim = (other if last == "a claim of another worker" else q).take()
-        assert claim is not None
+        claim = taken(other if last == "a claim of another worker" else q)
         if last == "a message that was given back":
             assert claim.give_back()
         tick(path, buffer)

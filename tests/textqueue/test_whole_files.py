@@ -26,10 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def drain(q: TextQueue) -> list[str]:
-    found = []
-    while (message := q.get_next()) is not None:
-        found.append(message.value)
-    return found
+    return [message.value for message in iter(q.get_next, None)]
 
 
 def test_a_directory_is_one_queue_and_each_writer_has_a_file(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def by_mark(q: TextQueue, note: Note) -> bool:
         try:
             mark()
         except TextQueueError as error:  # on a slow disk, the user may save too often for 10 seconds
-            if "replaced the file or" not in str(error):
+            if "saving or replacing the file" not in str(error):
                 raise
         else:
             return True
