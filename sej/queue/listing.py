@@ -12,8 +12,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from heapq import nsmallest
+from heapq import merge, nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from sej.errors import JournalNotFoundError, OffsetTooSmallError
@@ -107,7 +108,7 @@ def _fresh(state: QueueState, end: int, after: int) -> Iterator[Row]:
 
 
 def listed(state: QueueState, now_ns: int, end: int, wanted: str | None, after: int) -> Iterator[Row]:
-    """Yield the items of a state in their order; wanted: as in :meth:`sej.WorkQueue.items`."""
+    """Return the items of a state in their order; wanted: as in :meth:`sej.WorkQueue.items`."""
     waits = wanted == "waiting"
     held = sorted(
         row
@@ -115,13 +116,7 @@ def listed(state: QueueState, now_ns: int, end: int, wanted: str | None, after: 
         if row.offset > after and (wanted in (None, row.state) or (waits and row.state != "leased"))
     )
     fresh: Iterable[Row] = _fresh(state, end, after) if wanted in (None, "waiting", _READY) else ()
-    index = 0
-    for row in fresh:
-        while index < len(held) and held[index].offset < row.offset:
-            yield held[index]
-            index += 1
-        yield row
-    yield from held[index:]
+    return merge(held, fresh, key=attrgetter("offset"))
 
 
 def upcoming(state: QueueState, now_ns: int, end: int, n: int) -> list[Row]:

@@ -323,16 +323,16 @@ class Putter:
         check = records.message_check(message)
         if delay_s or priority:
             ready_at = now + span_ns(delay_s) if delay_s else 0
-            found.append(records.intended(message.offset, message.timestamp, check, ready_at, priority))
+            found.append(records.INTENT(message.offset, message.timestamp, check, ready_at, priority))
             order = self._log.state.order
             if order is not None:
                 kinds = order.kinds
                 key = key_hash(message.key) if kinds is None else kinds.of(message.key, headers or {})
                 found += [records.KEY(message.offset, key)] if key else []
         if expire_s is not None:
-            found.append(records.expires(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
+            found.append(records.EXPIRE(message.offset, message.timestamp, check, max(now + span_ns(expire_s), 0)))
         if keep_s is not None:
-            found.append(records.result_wanted(message.offset, message.timestamp, check, span_ns(keep_s)))
+            found.append(records.KEEP(message.offset, message.timestamp, check, span_ns(keep_s)))
         if headers:
             text = records.packed_headers(headers, message.timestamp, check)
             found += records.in_parts(records.HEADERS, message.offset, text)

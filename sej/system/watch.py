@@ -13,7 +13,6 @@ of a missed event (network file systems, a full queue).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import select
@@ -143,11 +142,9 @@ def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Wat
     found = watches[0]._hub.wait(watches, limit)
     for watch in found:
         watch._idle_waits = 0
-    if found:
+    if found or limit == timeout:
         return found
-    if limit == safety:
-        return list(watches)
-    return polling if timeout is None or limit < timeout else []
+    return list(watches) if limit == safety else polling
 
 
 class _Hub:
@@ -164,12 +161,10 @@ class _Hub:
         self._leading = False
         self._followers = 0
         self._receivers: dict[int, tuple[_Receiver, ...]] = {}
-        self._bell_out, self._bell_in = os.pipe()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fd = _inotify_init()
-        os.set_blocking(self._bell_out, False)
-        os.set_blocking(self._bell_in, False)
         self._poller = select.poll()
-        self._poller.register(self._bell_out, select.POLLIN)
+        self._poller.register(self._bell, select.POLLIN)
         if self._fd is not None:
             self._poller.register(self._fd, select.POLLIN)
 
@@ -192,7 +187,7 @@ class _Hub:
     def _after_fork(self) -> None:
         """In the child, replace the locks: another thread of the parent may have held them."""
         _Hub._instance, _Hub._guard = None, threading.RLock()
-        for fd in (self._fd, self._bell_out, self._bell_in):
+        for fd in (self._fd, self._bell):
             if fd is not None:
                 os.close(fd)
 
@@ -223,8 +218,7 @@ class _Hub:
         with self._lock:
             receiver.pending = True
             self._condition.notify_all()
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes already
-            os.write(self._bell_in, b"!")
+        os.eventfd_write(self._bell, 1)
 
     def wait(self, watches: Sequence[Watch], timeout: float) -> list[Watch]:
         """Return the watches that changed or were closed, as soon as there is one; none after the timeout."""

@@ -11,13 +11,13 @@ from sej.queue.interface.queue import BACKENDS, CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import (
     DONE,
+    EXPIRE,
     KINDS,
     PICK,
     RECORD,
     WORDS,
     booted,
     deduped,
-    expires,
     head,
     leased,
     one_done,
@@ -107,4 +107,4 @@ def test_a_head_names_its_queue() -> None:
 
 def test_priorities_and_timestamps_have_a_sign() -> None:
     assert RECORD.unpack(PICK(3, 1, 2, 5, -3)) == (3, -3, 1, 2, 3, 0, 5, 0)
-    assert RECORD.unpack(expires(3, -1, 7, 5)) == (9, 0, 0, 0, 3, 2**64 - 1, 5, 7)
+    assert RECORD.unpack(EXPIRE(3, -1, 7, 5)) == (9, 0, 0, 0, 3, 2**64 - 1, 5, 7)

@@ -128,9 +128,9 @@ class TestListing:
 
 
 def _intent(offset: int) -> bytes:
-    from sej.queue.log.format import intended
+    from sej.queue.log.format import INTENT
 
-    return intended(offset, 7, 7, 2**62, 1)
+    return INTENT(offset, 7, 7, 2**62, 1)
 
 
 class TestLookingFromOutside:

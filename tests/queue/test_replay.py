@@ -48,7 +48,7 @@ def test_an_item_whose_lease_ran_out_is_found_after_many_others_were_given_back(
 
 def test_a_lease_does_not_look_at_items_that_were_set_aside_ahead() -> None:
     state = QueueState()
-    state.apply(b"".join(made.intended(offset, 5, 6, 7, 0) for offset in range(100, 200)))
+    state.apply(b"".join(made.INTENT(offset, 5, 6, 7, 0) for offset in range(100, 200)))
 
     class Ahead(SortedDict):  # type: ignore[misc]  # has no types
         def __iter__(self) -> None:

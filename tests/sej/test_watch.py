@@ -188,4 +188,4 @@ for free in range(5):
 
 
 def test_where_descriptors_run_out_none_leaks(tmp_path: Path) -> None:
-    assert output(FULL, tmp_path) == "2 True"
+    assert output(FULL, tmp_path) == "1 True"

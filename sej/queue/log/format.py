@@ -48,6 +48,7 @@ RECORD_BODY: Final = struct.Struct(">BbHIQQQI")
 RECORD: Final = struct.Struct(">BbHIQQQI4x")
 """A record that was checked."""
 WORDS: Final = ("kind", "priority", "attempt", "holder", "offset", "a", "b", "extra")
+_A: Final = WORDS.index("a")
 """The words of a record, in their order."""
 CHECK: Final = struct.Struct("<I")
 CHECKED: Final = 0x48674BC7
@@ -97,6 +98,7 @@ class Kind:
         words = [self.number, 0, 0, 0, 0, 0, 0, 0]
         for place, value in zip(self._places, fields, strict=False):
             words[place] = value
+        words[_A] %= _U64  # a timestamp may be negative
         body = _pack(*words)
         return body + _pack_check(crc32c(body))
 
@@ -202,21 +204,6 @@ def exhausted(offset: int, ready_at_ns: int, attempt: int, priority: int, stamp:
     return WAIT(offset, ready_at_ns, attempt, priority, EXHAUSTED, stamp)
 
 
-def intended(offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> bytes:
-    """INTENT: the message that will be there waits until this time."""
-    return INTENT(offset, timestamp % _U64, check, ready_at_ns, priority)
-
-
-def expires(offset: int, timestamp: int, check: int, at_ns: int) -> bytes:
-    """EXPIRE: a message expires at this time."""
-    return EXPIRE(offset, timestamp % _U64, check, at_ns)
-
-
-def result_wanted(offset: int, timestamp: int, check: int, keep_ns: int) -> bytes:
-    """KEEP: the result of a message is kept so long."""
-    return KEEP(offset, timestamp % _U64, check, keep_ns)
-
-
 def deduped(key: bytes, offset: int, until_ns: int, check: int) -> bytes:
     """DEDUPE: the meaning of a key's 12 bytes until this time; until 0: none."""
     return DEDUPE(int.from_bytes(key[:4], "big"), int.from_bytes(key[4:], "big"), offset, until_ns, check)
@@ -239,13 +226,9 @@ def reason_kept(offset: int, reason: str) -> bytes:
     return b"".join(in_parts(REASON, offset, reason.encode(errors="backslashreplace")[:MAX_REASON_BYTES]))
 
 
-def part_of(*words: int) -> bytes:
-    """Return the 24 bytes of a text in a record's words."""
-    return _PART.pack(*words)
-
-
-def add_part(texts: dict[int, bytes], number: int, part: int, data: bytes) -> None:
-    """Add a part to a text; one that does not follow the part before it is left out."""
+def add_part(texts: dict[int, bytes], number: int, part: int, *words: int) -> None:
+    """Add the part in a record's words to a text; one that does not follow the part before it is left out."""
+    data = _PART.pack(*words)
     if part == 0:
         texts[number] = data
     elif len(texts.get(number, b"")) == part * len(data):

@@ -208,7 +208,7 @@ class QueueState:
         self.ahead: tuple[int, int] | None = None
         self.boot: tuple[bytes, int] | None = None
         self.whole = self.paused = False
-        self._limit = b""
+        self._limits: dict[int, bytes] = {}
         self.full_at_ns: dict[int, int] = {}
         self.max_attempts = 5
         self.most = NEVER
@@ -353,16 +353,16 @@ class QueueState:
         self.expires[offset] = (at_ns, _signed(timestamp), check)
 
     def _on_headers(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        records.add_part(self.headers, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.headers, offset, part, text_1, text_2, text_3, text_4)
 
     def _on_reason(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        records.add_part(self.reasons, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.reasons, offset, part, text_1, text_2, text_3, text_4)
 
     def _on_keep(self, offset: int, timestamp: int, check: int, keep_ns: int) -> None:
         self.keeps[offset] = (keep_ns, _signed(timestamp), check)
 
     def _on_result(self, offset: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        records.add_part(self.results, offset, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.results, offset, part, text_1, text_2, text_3, text_4)
 
     def _on_dedupe(self, key_high: int, key_low: int, offset: int, until_ns: int, check: int) -> None:
         key = key_high.to_bytes(4, "big") + key_low.to_bytes(8, "big")
@@ -472,13 +472,11 @@ class QueueState:
         if self.order is None:
             self.order = KeyOrder()
         self.order.block = bool(block)
-        if order == LIMITED and self._limit:
-            self.order.kinds = Kinds(*json.loads(self._limit.rstrip(b"\0")))
+        if order == LIMITED and 0 in self._limits:
+            self.order.kinds = Kinds(*json.loads(self._limits[0].rstrip(b"\0")))
 
-    def _on_limit(self, _number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        texts = {0: self._limit}
-        records.add_part(texts, 0, part, records.part_of(text_1, text_2, text_3, text_4))
-        self._limit = texts[0]
+    def _on_limit(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
+        records.add_part(self._limits, number, part, text_1, text_2, text_3, text_4)
 
     def _on_key(self, offset: int, key_id: int, holds: int) -> None:
         if self.order is not None and self.has(offset):
@@ -511,7 +509,7 @@ class QueueState:
             self.order.released.add(key_id)
 
     def _on_schedule(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
-        self.timetable.draft(number, part, records.part_of(text_1, text_2, text_3, text_4))
+        records.add_part(self.timetable.drafts, number, part, text_1, text_2, text_3, text_4)
 
     def _on_turn(self, number: int, next_ns: int, message: int, check: int, every: int, state: int) -> None:
         next_ns, message = min(next_ns, NEVER), min(message, NEVER)
@@ -776,7 +774,7 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
             made = records.exhausted if there.exhausted else records.WAIT
             yield made(offset, there.ready_at_ns, there.attempt, there.priority)
         elif offset < end:
-            yield records.intended(offset, *intent, there.ready_at_ns, there.priority)
+            yield records.INTENT(offset, *intent, there.ready_at_ns, there.priority)
         if order is not None and offset in keys:
             yield records.KEY(offset, keys[offset], offset in order.held.get(keys[offset], ()))
     for offset, lease in state.leased.items():
@@ -796,7 +794,7 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     # The details of items.
     for offset, (at_ns, timestamp, check) in state.expires.items():
         if offset < end and _may_be_item(state, offset, low):
-            yield records.expires(offset, timestamp, check, at_ns)
+            yield records.EXPIRE(offset, timestamp, check, at_ns)
     for offset, data in state.headers.items():
         if offset < end and _may_be_item(state, offset, low):
             yield from records.in_parts(records.HEADERS, offset, data)
@@ -805,7 +803,7 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
             yield from records.in_parts(records.REASON, offset, data)
     for offset, (keep_ns, timestamp, check) in state.keeps.items():
         if offset < end and _may_be_item(state, offset, low):
-            yield records.result_wanted(offset, timestamp, check, keep_ns)
+            yield records.KEEP(offset, timestamp, check, keep_ns)
     for offset, data in state.results.items():
         found = records.result_of(data)
         if found is not None and found.until_ns > now_ns and offset not in state.keeps:

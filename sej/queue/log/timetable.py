@@ -54,6 +54,7 @@ class Timetable:
 
     Attributes:
         texts: their definitions, as :func:`sej.queue.log.format.packed_schedule` packs them.
+        drafts: definitions that do not count yet.
         turns: the turn of each.
         due: (the next time, number) of those that are not paused, as the keys of a dict.
         unproven: those whose last message was not compared with the journal.
@@ -65,7 +66,7 @@ class Timetable:
         self.turns: dict[int, Turn] = {}
         self.due = SortedDict()
         self.unproven: set[int] = set()
-        self._drafts: dict[int, bytes] = {}
+        self.drafts: dict[int, bytes] = {}
 
     def defined(self, number: int) -> tuple[Plan, bytes, bytes]:
         """Return the plan, the key and the value of a schedule."""
@@ -81,13 +82,9 @@ class Timetable:
             found.append(plan.shown(turn.next_ns, turn.paused, key, value, serializer))
         return sorted(found, key=lambda schedule: schedule.name)
 
-    def draft(self, number: int, part: int, data: bytes) -> None:
-        """A part of a definition that will count."""
-        records.add_part(self._drafts, number, part, data)
-
     def turned(self, number: int, turn: Turn, *, removed: bool) -> None:
         """A schedule has its next time, and what was defined before counts."""
-        draft = self._drafts.pop(number, None)
+        draft = self.drafts.pop(number, None)
         if records.schedule_of(draft) is not None:
             assert draft is not None
             self.texts[number] = draft
