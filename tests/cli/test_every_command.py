@@ -10,41 +10,24 @@ import sej as library
 from tests.cli.inside import inside, leaves
 
 LEAVES = dict(leaves())
-# These change something, or start what runs; all others only look.
 CHANGING = {
-    *("append", "archive move", "archive restore", "reset", "clean", "index", "export", "forward", "relay", "ship"),
-    *(
-        "queue cancel",
-        "queue get",
-        "queue pause",
-        "queue put",
-        "queue purge",
-        "queue redrive",
-        "queue requeue",
-        "queue resume",
-    ),
-    *("queue schedule add", "queue schedule pause", "queue schedule remove", "queue schedule resume"),
-    *("schema set", "schema remove"),
-    *("hub serve", "hub push", "hub clean", "hub token"),
-    *("kestrel export", "kestrel import", "kestrel pack", "shard reshard", "shard work"),
-    *("spark archive", "spark compact", "spark dedupe", "spark finish"),
-    *("spark reshard", "spark restore"),
-    *(
-        "tq add",
-        "tq archive",
-        "tq done",
-        "tq drain",
-        "tq edit",
-        "tq fail",
-        "tq give-back",
-        "tq lsp",
-        "tq reopen",
-        "tq split",
-        *("tq undo", "tq editors install"),
-    ),
-    "ui",  # a page, not lines
-    "worker",
+    f"{group} {word}".strip()
+    for group, words in {
+        "": "append clean export forward index relay reset ship ui worker",  # ui: a page, not lines
+        "archive": "move restore",
+        "hub": "clean push serve token",
+        "kestrel": "export import pack",
+        "queue": "cancel get pause purge put redrive requeue resume",
+        "queue schedule": "add pause remove resume",
+        "schema": "remove set",
+        "shard": "reshard work",
+        "spark": "archive compact dedupe finish reshard restore",
+        "tq": "add archive done drain edit fail give-back lsp reopen split undo",
+        "tq editors": "install",
+    }.items()
+    for word in words.split()
 }
+"""These change something, or start what runs; all others only look."""
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)

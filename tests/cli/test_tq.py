@@ -12,6 +12,7 @@ import pytest
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.inside import inside
+from tests.cli.tq import name_of, rows
 from tests.textqueue.claiming import plain, taken
 from textqueue import TextQueue
 
@@ -33,20 +34,8 @@ def names(output: bytes) -> list[int]:
     return [int(one[1]) for one in found if one is not None]
 
 
-def name_of(path: Path, text: str) -> str:
-    rows = [json.loads(line) for line in sej("tq", "list", "--status", "all", "--json", path).stdout.splitlines()]
-    (name,) = [f"{row['position']}:{row['hash']}" for row in rows if row["value"] == text]
-    return name
-
-
-def positions(path: Path) -> list[tuple[int, str]]:
-    rows = [json.loads(line) for line in sej("tq", "list", "--json", path).stdout.splitlines()]
-    return [(row["position"], row["hash"]) for row in rows]
-
-
 def listed(path: Path, *words: str) -> list[tuple[str, str]]:
-    rows = [json.loads(line) for line in sej("tq", "list", "--json", *words, path).stdout.splitlines()]
-    return [(row["status"], row["value"]) for row in rows]
+    return [(row["status"], row["value"]) for row in rows(path, *words)]
 
 
 def test_add_next_done_fail(jobs: Path) -> None:
@@ -203,12 +192,12 @@ def test_a_name_of_another_process_claim_is_refused(tmp_path: Path, variables: l
     with TextQueue(jobs) as q:
         q.append_many(["one", "two", "one"], variables)
         claim = taken(q)
-        name, free = (f"{row[0]}:{row[1]}" for row in positions(jobs)[:2])
+        name, free = (f"{row['position']}:{row['hash']}" for row in rows(jobs)[:2])
         for above in (b"", b"-urgent\n"):
             jobs.write_bytes(above + jobs.read_bytes())
             if above:
                 assert sej("tq", command, jobs, name).returncode == 4, "a line was inserted above"
-                name, free = (f"{row[0]}:{row[1]}" for row in positions(jobs)[1:3])
+                name, free = (f"{row['position']}:{row['hash']}" for row in rows(jobs)[1:3])
             before = jobs.read_bytes()
             refused = sej("tq", command, jobs, name, free)
             assert (refused.returncode, jobs.read_bytes()) == (1, before), refused.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
+from tests.cli.tq import name_of, rows
 from tests.textqueue.claiming import plain, taken
 from textqueue import MessageStatus, TextQueue
 
@@ -22,17 +23,8 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
-def rows(path: Path | str, *words: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in sej("tq", "list", "--json", *words, path).stdout.splitlines()]
-
-
 def values(path: Path | str, *words: str) -> list[object]:
     return [row["value"] for row in rows(path, *words)]
-
-
-def name_of(path: Path, text: str) -> str:
-    (row,) = [row for row in rows(path, "--status", "all") if row["value"] == text]
-    return f"{row['position']}:{row['hash']}"
 
 
 def editor(folder: Path, *lines: str) -> dict[str, str]:

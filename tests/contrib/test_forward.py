@@ -1,9 +1,10 @@
-"""`sej forward` to Loki and to any program: a server of Starlette, which fails, hangs, refuses and redirects."""
+"""`sej forward` to a collector, to Loki and to any program: a server that fails, hangs, refuses and redirects."""
 
 import asyncio
 import contextlib
 import json
 import random
+import re
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -12,6 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +31,7 @@ import sej
 from hub.asgi import Listener
 from sej.contrib import forward as module
 from sej.contrib.forward import Forwarder
-from sej.errors import SejError
+from sej.contrib.opentelemetry import JournalLogExporter, JournalMetricExporter, JournalSpanExporter
 from tests.cli.command import ENV
 from tests.cli.command import sej as command
 from tests.forking import Forkserver, Piped
@@ -128,6 +138,75 @@ def test_a_request_to_loki_is_as_its_documentation_says(
     assert [letter.offset for letter in read_all(tmp_path / "logs" / "dead" / "forward")] == [0, 1]
 
 
+def spans(path: Path, *names: str) -> None:
+    """Export a request for each span."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(JournalSpanExporter(path)))
+    for name in names:
+        provider.get_tracer("shop").start_span(name).end()
+    provider.shutdown()
+
+
+def names(body: bytes) -> list[str]:
+    """The names of the spans of a request."""
+    found = ExportTraceServiceRequest.FromString(body).resource_spans
+    return [span.name for resource in found for scope in resource.scope_spans for span in scope.spans]
+
+
+def test_each_signal_is_forwarded_as_its_own_request(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "telemetry"
+    spans(path, "order", "payment")
+    meters = MeterProvider([PeriodicExportingMetricReader(JournalMetricExporter(path), export_interval_millis=1e9)])
+    meters.get_meter("shop").create_counter("orders").add(3)
+    meters.shutdown()
+    logs = LoggerProvider()
+    logs.add_log_record_processor(SimpleLogRecordProcessor(JournalLogExporter(path)))
+    logs.get_logger("shop").emit(body="sold out")
+    logs.shutdown()
+    assert [message.key for message in read_all(path)] == [b"traces", b"traces", b"metrics", b"logs"]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s%3Decret,tenant=shop")
+    assert Forwarder(path, f"http://{receiver.address}").run_once() == 4
+    paths, headers, (traces, metrics, records) = zip(*receiver.requests, strict=True)
+    assert paths == ("/v1/traces", "/v1/metrics", "/v1/logs")
+    assert {each["api-key"] for each in headers} == {"s=ecret"}
+    assert names(traces) == ["order", "payment"]
+    metric = ExportMetricsServiceRequest.FromString(metrics).resource_metrics[0].scope_metrics[0].metrics[0]
+    assert (metric.name, metric.sum.data_points[0].as_int) == ("orders", 3)
+    log = ExportLogsServiceRequest.FromString(records).resource_logs[0].scope_logs[0].log_records[0]
+    assert log.body.string_value == "sold out"
+    assert Forwarder(path, f"http://{receiver.address}").run_once() == 0
+
+
+def test_what_the_collector_refuses_is_a_dead_letter_and_the_rest_is_sent(tmp_path: Path, receiver: Receiver) -> None:
+    spans(tmp_path / "t", "a", "b", "c")
+    with sej.Writer(tmp_path / "t") as writer:
+        writer.append(b"x", b"orders")
+    receiver.statuses = [400, 204, 400, 204]  # together, and each alone
+    forwarder = Forwarder(tmp_path / "t", f"http://{receiver.address}")
+    assert (forwarder.run_once(), forwarder.dead) == (4, 2)
+    assert [names(body) for *_, body in receiver.requests] == [["a"], ["c"]]
+    assert [letter.key for letter in read_all(tmp_path / "t" / "dead" / "forward")] == [b"traces", b"orders"]
+
+
+def test_an_exporter_that_cannot_append_reports_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    exporter = JournalSpanExporter(tmp_path / "file")
+    assert exporter.export([]) is SpanExportResult.FAILURE
+    assert "traces of OpenTelemetry were not kept" in caplog.text
+    (tmp_path / "file").unlink()
+    assert exporter.export([]) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+
+
+def test_an_url_that_is_not_http_is_refused(tmp_path: Path) -> None:
+    for url in ("otlp://host:4317", "localhost:4318", "http://"):
+        with pytest.raises(ValueError, match="OTLP over gRPC is not supported"):
+            Forwarder(tmp_path, url)
+    assert command("forward", tmp_path, "grpc://host:4317").returncode == 2
+
+
 def test_a_label_that_loki_would_refuse_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a label of Loki must have letters, digits and _ only, got 'my-label'"):
         Forwarder(tmp_path, "loki+http://localhost:3100?job=shop&my-label=a")
@@ -149,17 +228,21 @@ def test_a_request_to_a_program_has_whole_messages(tmp_path: Path, receiver: Rec
     assert json.loads(body) == {"offset": 0, "timestamp_ns": None, "type": 7, "key": "é", "value_b64": "/w=="}
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404])
-def test_a_wrong_setting_is_an_error_and_the_messages_stay(tmp_path: Path, receiver: Receiver, status: int) -> None:
+@pytest.mark.parametrize(("kind", "status"), [("post+", 302), ("post+", 401), ("post+", 403), ("", 404)])
+def test_a_wrong_setting_is_an_error_and_the_messages_stay(
+    tmp_path: Path, receiver: Receiver, kind: str, status: int
+) -> None:
     """A redirect is one: urllib would follow it without the messages, and the answer would count."""
     with sej.Writer(tmp_path / "j") as writer:
-        writer.append(b"a", timestamp=1)
+        writer.append(b"a", b"traces", timestamp=1)
     receiver.statuses = [status]
-    forwarder = Forwarder(tmp_path / "j", f"post+http://{receiver.address}/orders")
-    with pytest.raises(SejError, match=rf"answers {status} .*; check the URL, and SEJ_FORWARD_HEADERS"):
-        forwarder.run_once()
-    assert forwarder.run_once() == 1
-    assert receiver.lines("post") == [(1, "a")]
+    url = f"{kind}http://{receiver.address}/orders"
+    done = command("forward", "--once", tmp_path / "j", url)
+    variable = "SEJ_FORWARD_HEADERS" if kind else "OTEL_EXPORTER_OTLP_HEADERS"
+    assert done.returncode == 1
+    assert re.search(rf"answers {status} .*; check the URL, and {variable}", done.stderr.decode())
+    assert Forwarder(tmp_path / "j", url).run_once() == 1
+    assert len(receiver.requests) == 1
 
 
 def test_the_memory_does_not_grow_with_the_journal(tmp_path: Path, receiver: Receiver) -> None:
