@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import time
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sej as library
 from sej.cli.shared.readers import Reader, readers_of
-from tests.cli.command import sej
+from tests.cli.command import sej, start
 from tests.cli.inside import inside
 from tests.sej.support import overwrite, write
 
@@ -30,66 +29,6 @@ def files(journal: Path) -> dict[Path, bytes]:
 def damage(journal: Path) -> None:
     segment = sorted((journal / "jnl").iterdir())[1]
     overwrite(segment, 100, b"\xff" * 40)
-
-
-def test_repair_asks_then_loses_no_byte(journal: Path) -> None:
-    assert sej("repair", journal).stdout == b"nothing to repair\n"
-    damage(journal)
-    before = files(journal)
-    scanned = sej("scan", journal)
-    assert scanned.returncode == 1
-    assert b"position" in scanned.stderr
-    assert f"`sej doctor {journal}`".encode() in scanned.stderr
-    looked = sej("doctor", journal)
-    assert looked.returncode == 1
-    assert b"sej repair" in looked.stdout
-    assert sej("repair", "--dry-run", journal).returncode == 1
-    done = sej("repair", journal, stdin=b"n\n")
-    assert done.returncode == 1
-    assert b"messages lost" in done.stdout
-    assert files(journal) == before
-    with library.Writer(journal):
-        assert sej("repair", "--yes", journal).returncode == 3
-    row = json.loads(sej("repair", "--yes", "--json", journal).stdout.splitlines()[-1])
-    assert row["done"]
-    (kept,) = row["kept"]
-    assert b"\xff" * 40 in Path(kept).read_bytes()
-    assert sej("verify", journal).returncode == 0
-    follow = ["follow", "--start", "0", "--timeout", "0"]
-    for words in (["scan"], ["count", "--start", "0"], ["tail", "-n", "100000"], follow):
-        passed = sej(*words, journal)
-        assert (passed.returncode, passed.stderr.count(b" lost: ")) == (0, 1)
-    row = json.loads(sej("stat", "--json", journal).stdout)
-    assert row["messages"] == int(sej("count", journal).stdout) == row["end_offset"] - row["lost"]
-    assert b"recorded gap" in sej("doctor", journal).stdout
-
-
-def test_clean_respects_readers(journal: Path) -> None:
-    segments = list(files(journal))
-    assert sej("clean", journal).returncode == 2
-    dry = sej("clean", "--max-bytes", "5K", "--dry-run", journal).stdout.decode().splitlines()
-    assert dry
-    assert list(files(journal)) == segments
-    with library.Offset(journal, "slow"):
-        pass
-    for words in (("--dry-run",), ()):
-        held = sej("clean", "--max-bytes", "5K", *words, journal)
-        assert (held.returncode, held.stdout) == (0, b"")
-        assert (
-            b"more segments exceed the limits, but reader 'slow' still needs them: it has read nothing" in held.stderr
-        )
-        assert b"300 messages behind" in held.stderr
-        assert b"With --ignore-reader slow, it loses the messages in them" in held.stderr
-    assert sej("clean", "--max-bytes", "5K", "--ignore-reader", "typo", journal).returncode == 2
-    gone = sej("clean", "--max-bytes", "5K", "--ignore-reader", "slow", journal).stdout.decode().splitlines()
-    assert gone == dry
-    assert list(files(journal)) == segments[len(gone) :]
-    assert sej("scan", "--start", "0", journal).returncode == 4
-    sej("clean", "--max-bytes", "1", "--ignore-reader", "slow", journal)
-    assert len(list(files(journal))) == 1
-    last = sej("clean", "--max-bytes", "1", "--ignore-reader", "slow", journal)
-    assert (last.returncode, last.stdout) == (0, b"")
-    assert re.search(rb"sej: \S+: \d+ B remain: clean never removes the last segment\n", last.stderr)
 
 
 def test_clean_while_another_process_appends(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +54,6 @@ def test_readers_that_are_stuck_at_damage_and_after_it(journal: Path, monkeypatc
         doctor = inside(monkeypatch, "doctor", "--json", journal)
         found = {row["what"]: row for row in map(json.loads, doctor.out.splitlines())}
         assert "it is stuck at 3" in found["reader a"]["found"] and "reader b" in found
-
-
-def test_index(journal: Path) -> None:
-    for path in (journal / "idx").iterdir():
-        path.unlink()
-    assert int(sej("index", journal).stdout) >= 1
-    assert sej("count", journal).stdout == b"300\n"
-    assert sej("verify", journal).returncode == 0
 
 
 def test_stat_for_people_and_programs(journal: Path, tmp_path: Path) -> None:
@@ -183,3 +114,17 @@ def test_a_reader_beyond_its_limit_is_named_before_and_after(journal: Path, monk
     assert told.code == 1 and b"were deleted before it read them" in told.out
     looked = inside(monkeypatch, "doctor", journal)
     assert b"reader_max_lag_bytes" in looked.out and f"sej reset {journal} old first".encode() in looked.out
+
+
+def test_a_line_is_there_before_the_pipe_ends(tmp_path: Path) -> None:
+    with start("append", tmp_path / "j", stdin=True) as running:
+        assert running.stdin is not None
+        for number in range(3):
+            running.stdin.write(b"line %d\n" % number)
+            running.stdin.flush()
+            while not (tmp_path / "j" / "jnl").exists():
+                assert running.poll() is None
+            with library.Scanner(tmp_path / "j", number, timeout=30) as scanner:
+                assert next(iter(scanner)).value == b"line %d" % number
+        running.stdin.close()
+        assert running.wait(20) == 0

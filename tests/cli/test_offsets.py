@@ -28,28 +28,6 @@ def journal(tmp_path: Path) -> Path:
     return path
 
 
-def test_offset_is_alone_on_its_line(journal: Path) -> None:
-    assert sej("offset", journal, "billing").stdout == b"7\n"
-    assert sej("offset", journal).stdout == b"first offset\t0\nnext offset\t10\nbilling\t7\t3 behind\tnot running\n"
-    done = sej("offset", journal, "bill")
-    assert (done.returncode, b"billing" in done.stderr) == (4, True)
-    with library.Offset(journal, "billing"):
-        row = json.loads(sej("offset", "--json", journal).stdout)
-    assert (row["name"], row["offset"], row["behind"]) == ("billing", 7, 3)
-    assert row["holder"].startswith("pid=")
-
-
-def test_a_reader_of_the_original_is_shown_and_moved(journal: Path) -> None:
-    (journal / "ofs" / "host:1.ofs").write_bytes((3).to_bytes(8, "big"))
-    (journal / "ofs" / "far.ofs").write_bytes((2**63 + 5).to_bytes(8, "big"))
-    done = sej("offset", journal)
-    assert b"host:1\t3\t7 behind\tnot running\n" in done.stdout
-    assert b"far\t9223372036854775813\t0 behind" in done.stdout
-    assert sej("reset", "--yes", journal, "host:1", "5").returncode == 0
-    assert sej("offset", journal, "host:1").stdout == b"5\n"
-    assert sej("reset", "--yes", "--create", journal, "host:2", "5").returncode != 0
-
-
 def test_the_terminal_obeys_no_name_of_a_reader(journal: Path) -> None:
     name = "a\nsej: all is well\x1b[2J\u009b31m\r[red]"
     (journal / "ofs" / f"{name}.ofs").write_bytes((99).to_bytes(8, "big"))
@@ -67,52 +45,6 @@ def test_the_terminal_obeys_no_name_of_a_reader(journal: Path) -> None:
     assert shown.decode() in out.getvalue()
 
 
-def test_reset_shows_and_asks(journal: Path) -> None:
-    done = sej("reset", journal, "billing", "2", stdin=b"n\n")
-    assert done.returncode == 1
-    assert b"5 messages will be read again" in done.stdout
-    assert b"value 2" in done.stdout
-    assert library.read_offset(journal, "billing") == 7
-    assert sej("reset", journal, "billing", "2").returncode == 1  # no answer on standard input
-    assert library.read_offset(journal, "billing") == 7
-    assert sej("reset", journal, "billing", "2", stdin=b"y\n").returncode == 0
-    assert library.read_offset(journal, "billing") == 2
-    done = sej("reset", "--yes", journal, "billing", "end")
-    assert b"8 messages will be skipped" in done.stdout
-    assert library.read_offset(journal, "billing") == 10
-    assert sej("reset", "--yes", journal, "billing", "1h ago").returncode == 0
-    assert library.read_offset(journal, "billing") == 0
-
-
-def test_reset_accepts_the_options_of_the_original(journal: Path) -> None:
-    commit(journal, "billing", 7)
-    words = ["reset", "--offset", "billing", "--start", "2000-01-01T00:00:00", str(journal)]
-    shown = sej(*words)
-    assert shown.returncode == 0
-    assert b"7 messages will be read again" in shown.stdout
-    assert b"nothing was changed; --reset does it" in shown.stdout
-    assert library.read_offset(journal, "billing") == 7
-    assert sej(*words, "--reset").returncode == 0
-    assert library.read_offset(journal, "billing") == 0
-    assert sej(*words, "billing").returncode == 2
-    assert sej("reset", "--start", "2000-01-01T00:00:00", journal).returncode == 2
-    assert sej("reset", "--offset", "typo", "--start", "2000-01-01T00:00:00", journal).returncode == 4
-
-
-def test_reset_refuses(journal: Path) -> None:
-    assert sej("reset", "--yes", journal, "billing", "11").returncode == 2
-    assert sej("reset", "--yes", journal, "billing").returncode == 2
-    assert sej("reset", "--yes", journal, "typo", "1").returncode == 4
-    assert library.read_offset(journal, "typo") is None
-    with library.Offset(journal, "billing"):
-        assert sej("reset", "--yes", journal, "billing", "1").returncode == 3
-    assert sej("reset", "--yes", "--create", journal, "../x", "1").returncode == 2
-    assert sej("reset", "--yes", "--create", journal, "typo", "1").returncode == 0
-    assert library.read_offset(journal, "typo") == 1
-    assert sej("reset", "--yes", "--remove", journal, "typo").returncode == 0
-    assert set(library.Journal(journal).offsets()) == {"billing"}
-
-
 @pytest.mark.parametrize("data", [b"\0\0\0", (99).to_bytes(8, "big")])
 def test_reset_mends_a_file_that_cannot_be_right(journal: Path, data: bytes) -> None:
     file = journal / "ofs" / "billing.ofs"
@@ -125,15 +57,6 @@ def test_reset_mends_a_file_that_cannot_be_right(journal: Path, data: bytes) -> 
     assert library.read_offset(journal, "billing") == 3
     kept = journal / "kept" / "billing.ofs"
     assert not kept.exists() if len(data) == 8 else kept.read_bytes() == data
-
-
-def test_follow_continues_where_its_reader_stopped(journal: Path) -> None:
-    done = sej("follow", "--reader", "billing", "--timeout", "0", journal)
-    assert [line.split(b"\t")[0] for line in done.stdout.splitlines()] == [b"7", b"8", b"9"]
-    assert library.read_offset(journal, "billing") == 10
-    assert sej("follow", "--reader", "billing", "--timeout", "0", journal).stdout == b""
-    assert sej("follow", "--reader", "billing", "--start", "3", journal).returncode == 2
-    assert len(sej("follow", "--start", "5", "--timeout", "0", journal).stdout.splitlines()) == 5
 
 
 def test_follow_into_a_closed_pipe(journal: Path) -> None:

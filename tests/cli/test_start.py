@@ -11,7 +11,7 @@ import pytest
 import sej as library
 import textqueue
 from sej.cli.app import _CORE, _PACKAGES
-from tests.cli.command import COMMAND, ENV
+from tests.cli.command import COMMAND, ENV, sej
 from tests.cli.inside import inside
 
 HEAVY = {
@@ -147,3 +147,10 @@ def test_help_without_docstrings_says_why_it_is_short() -> None:
         done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=True)
         assert "`python -OO` removes the descriptions" in done.stderr
         assert not re.search(r"^  \w+ +\.$", done.stdout, re.MULTILINE)
+
+
+def test_version_names_the_codec() -> None:
+    done = sej("--version")
+    assert done.returncode == 0
+    assert f"codec {library.codec.IMPLEMENTATION}".encode() in done.stdout
+    assert b"codec pure (python)" in sej("--version", env={"SEJ_CODEC": "python"}).stdout

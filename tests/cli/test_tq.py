@@ -1,8 +1,6 @@
 """sej tq: text queues from a shell."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ import pytest
 
 import sej as library
 from tests.cli.command import COMMAND, ENV, sej, start
-from tests.cli.inside import inside
 from tests.cli.tq import name_of, rows
 from tests.textqueue.claiming import plain, taken
 from textqueue import TextQueue
@@ -23,60 +20,12 @@ FAIL = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
     path = tmp_path / "jobs.tq"
-    assert names(sej("tq", "add", path, "one", "größer").stdout) == [0, 5]
+    path.write_text("-one\n-größer\n")
     return path
-
-
-def names(output: bytes) -> list[int]:
-    """The positions of the names at the beginning of each line."""
-    found = [re.match(rb"(\d+):[0-9a-f]{8}(?:\t|$)", line) for line in output.splitlines()]
-    assert all(found)
-    return [int(one[1]) for one in found if one is not None]
 
 
 def listed(path: Path, *words: str) -> list[tuple[str, str]]:
     return [(row["status"], row["value"]) for row in rows(path, *words)]
-
-
-def test_add_next_done_fail(jobs: Path) -> None:
-    one, larger = name_of(jobs, "one"), name_of(jobs, "größer")
-    assert sej("tq", "next", jobs).stdout == f"{one}\tqueued\tone\n".encode()
-    assert sej("tq", "done", jobs, one).returncode == 0
-    assert sej("tq", "next", jobs).stdout == f"{larger}\tqueued\tgrößer\n".encode()
-    assert sej("tq", "fail", jobs, larger, "--reason", "why").returncode == 0
-    assert sej("tq", "next", jobs).returncode == 4
-    assert listed(jobs, "--status", "cleared", "--status", "critical") == [("cleared", "one"), ("critical", "größer")]
-    done = sej("tq", "done", jobs, "3" + one[1:])
-    assert (done.returncode, f"choose by name:\n  {one}  line 1, cleared: 'one'\n".encode() in done.stderr) == (4, True)
-    assert sej("tq", "add", jobs, stdin=b"three\nfour\n").returncode == 0
-    assert listed(jobs) == [("queued", "three"), ("queued", "four")]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("notes.md", "# Notes\n\nSome words.\nMore of them.\n\n- a bullet\n"),
-        ("tool.py", "#!/usr/bin/python3\n# A tool.\nimport os\n\nif os.name:\n    print()\n"),
-        ("data.json", '{"a": 1}'),
-    ],
-)
-def test_a_file_that_is_not_a_queue_is_not_changed(jobs: Path, name: str, text: str) -> None:
-    file = jobs.parent / name
-    file.write_text(text)
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    for words in (("add", file, "two"), ("archive", jobs, file)):
-        done = sej("tq", *words)
-        assert (done.returncode, file.read_text()) == (2, text)
-        assert f"{name}: this is not a text queue: lines like " in done.stderr.decode()
-    file.rename(jobs.parent / "named.tq")
-    assert names(sej("tq", "add", jobs.parent / "named.tq", "two").stdout) != []
-
-
-def test_a_path_with_a_slash_at_the_end_is_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert inside(monkeypatch, "tq", "add", f"{tmp_path}/new/", "one", "--writer", "ann").code == 0
-    assert (tmp_path / "new" / "ann.tq").read_text() == "-one\n"
-    assert inside(monkeypatch, "tq", "add", f"{tmp_path}/new/ann.tq/", "two").code != 0
-    assert (tmp_path / "new" / "ann.tq").read_text() == "-one\n"
 
 
 def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
@@ -86,52 +35,6 @@ def test_a_queue_with_any_name_is_appended_to(tmp_path: Path) -> None:
         assert sej("tq", "add", file, "new").returncode == 0
         assert file.read_text() == text + "-new\n"
     assert sej("tq", "add", tmp_path / "made.txt", "new").returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["list", "{dir}"], 4),
-        (["next", "{dir}"], 4),
-        (["check", "{dir}"], 4),
-        (["edit", "{dir}"], 4),
-        (["split", "{dir}", "{dir}/parts", "--status"], 4),
-        (["claim", "{dir}"], 4),
-        (["follow", "{dir}", "--timeout", "0"], 0),
-        (["drain", "{dir}", "{dir}/journal"], 0),
-    ],
-)
-def test_a_directory_without_a_queue_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
-) -> None:
-    done = inside(monkeypatch, "tq", *(word.replace("{dir}", str(tmp_path)) for word in words))
-    (line,) = done.err.splitlines()
-    assert done.code == code
-    assert line == f"sej: {tmp_path}: no file in this directory has a name that ends in .tq; `sej tq add` creates one"
-    assert not (tmp_path / "parts").exists()
-
-
-def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-a\x1b[31m\tb\\c\r.\n d\x7f\n")
-    assert sej("tq", "list", path).stdout.partition(b"\t")[2] == rb"queued	a\x1b[31m\tb\\c\r.\nd\x7f" + b"\n"
-
-
-def test_claim_runs_a_command(jobs: Path) -> None:
-    assert sej("tq", "claim", jobs, "--", *CAT).stdout == b"ONE"
-    sej("tq", "add", jobs, "last", "--variable", "retries=0 ")
-    assert sej("tq", "claim", "--all", jobs, "--", *CAT).stdout == "größer".encode().upper() + b"LAST"
-    assert sej("tq", "claim", jobs, "--", *CAT).returncode == 4
-    sej("tq", "add", jobs, "hopeless", "--variable", "retries=1 ")
-    assert sej("tq", "claim", jobs, "--", *FAIL).returncode == 1
-    assert listed(jobs, "--status", "critical") == [("critical", "hopeless")]
-
-
-def test_claim_all_ends_where_nothing_counts_the_tries(jobs: Path) -> None:
-    sej("tq", "add", jobs, "counted", "--variable", "retries=2 ")
-    assert sej("tq", "claim", "--all", jobs, "--", *FAIL).returncode == 1
-    assert listed(jobs) == [("queued", "one"), ("queued", "größer"), ("queued", "counted")]
-    assert "counted\n\\retries=1 \n" in jobs.read_text()
 
 
 def test_a_claim_without_a_command_is_the_shells(jobs: Path) -> None:
@@ -238,38 +141,6 @@ def test_a_shell_gives_back_its_claim(jobs: Path) -> None:
     assert (refused.returncode, b"no process has claimed it" in refused.stderr) == (1, True)
 
 
-def test_archive_and_check(jobs: Path, tmp_path: Path) -> None:
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    sej("tq", "fail", jobs, name_of(jobs, "größer"))
-    assert sej("tq", "archive", jobs, tmp_path / "done").stdout == b"1\n"
-    assert sej("tq", "archive", "--critical", jobs, tmp_path / "done").stdout == b"1\n"
-    assert plain(jobs) == b""
-    assert sej("tq", "check", jobs).returncode == 0
-    jobs.write_bytes(b"no control character\n")
-    done = sej("tq", "check", jobs)
-    assert done.returncode == 1
-    assert done.stdout.startswith(f"{jobs}:1:1: ".encode())
-    assert json.loads(sej("tq", "check", "--json", jobs).stdout)["line"] == 1
-
-
-def test_what_is_among_the_files_of_a_journal_is_not_written(jobs: Path, tmp_path: Path) -> None:
-    journal = tmp_path / "orders"
-    sej("append", journal, stdin=b"one\n")
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    before, data = sorted(journal.rglob("*")), jobs.read_bytes()
-    words: list[list[str | Path]] = [
-        ["archive", jobs, journal / "jnl" / "done"],
-        ["split", "--status", jobs, journal / "jnl" / "new"],
-    ]
-    for line in words:
-        refused = sej("tq", *line)
-        assert (refused.returncode, f"is among the files of the journal {journal}".encode() in refused.stderr) == (
-            2,
-            True,
-        )
-    assert (sorted(journal.rglob("*")), jobs.read_bytes()) == (before, data)
-
-
 def test_follow_and_drain(jobs: Path, tmp_path: Path) -> None:
     with start("tq", "follow", jobs) as running:
         assert running.stdout is not None
@@ -284,54 +155,6 @@ def test_follow_and_drain(jobs: Path, tmp_path: Path) -> None:
     with library.Scanner(tmp_path / "journal") as scanner:
         assert [message.value for message in scanner] == [b"one", "größer".encode(), b"three", b"four"]
     assert sej("tq", "drain", jobs, tmp_path / "journal").stdout == b"0\n"
-
-
-def test_what_is_missing_is_not_made(tmp_path: Path) -> None:
-    for words in (["next"], ["list"], ["check"], ["claim"], ["follow"]):
-        assert sej("tq", *words, tmp_path / "jobs.tq").returncode == 4
-    assert sej("tq", "done", tmp_path / "jobs.tq", "0:01234567").returncode == 4
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    done = sej("tq", "add", tmp_path / "none" / "jobs.tq", "one")
-    what = f"sej: {tmp_path / 'none'}: this directory does not exist; create it first\n"
-    assert (done.returncode, done.stderr.decode()) == (4, what)
-
-
-def test_list_all(jobs: Path) -> None:
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    sej("tq", "add", jobs, "--comment", "a note")
-    assert listed(jobs, "--status", "all") == [("cleared", "one"), ("queued", "größer"), ("comment", "a note")]
-    for words in (["--", "./no-such-program"], ["--json", "--", *CAT], ["--all"]):
-        assert sej("tq", "claim", jobs, *words).returncode == 2
-    assert listed(jobs) == [("queued", "größer")]
-
-
-def test_a_text_file_without_a_message_is_reported(tmp_path: Path) -> None:
-    notes, empty = tmp_path / "notes.txt", tmp_path / "empty.tq"
-    notes.write_bytes(b"hello\n\nworld\n")
-    empty.write_bytes(b"")
-    note = f"sej: {notes}: no line is a message (2 lines are skipped); run `sej tq check {notes}`\n".encode()
-    for words, code in (
-        (["list"], 0),
-        (["next"], 4),
-        (["claim"], 4),
-        (["drain"], 0),
-        (["follow", "--timeout", "0s"], 0),
-    ):
-        target = [tmp_path / "j"] if words == ["drain"] else []
-        done = sej("tq", *words, notes, *target)
-        assert (done.returncode, done.stderr) == (code, note), words
-        assert sej("tq", *words, empty, *target).stderr == b"", words
-    notes.write_bytes(b"\xef\xbb\xbf# only a comment")
-    assert sej("tq", "list", notes).stderr == b""
-
-
-def test_a_failed_program_is_reported(jobs: Path) -> None:
-    done = sej("tq", "claim", jobs, "--", *FAIL)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == f"sej: {jobs}: message {name_of(jobs, 'one')}: {FAIL[0]}: exit code 3\n".encode()
 
 
 def test_texts_and_names_that_are_not_utf8_are_printed(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """sej tq, as a person uses it: looks, reopens, undoes, edits, splits and watches."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tests.cli.command import COMMAND, ENV, sej, start
 from tests.cli.terminal import ended, terminal
 from tests.cli.tq import name_of, rows
 from tests.textqueue.claiming import plain, taken
-from textqueue import MessageStatus, TextQueue
+from textqueue import TextQueue
 
 SHELL = " ".join(COMMAND)
 
@@ -33,26 +32,6 @@ def editor(folder: Path, *lines: str) -> dict[str, str]:
     path.write_text("\n".join(["#!/bin/sh", "set -e", *lines]))
     path.chmod(0o755)
     return {"VISUAL": str(path)}
-
-
-def test_list_has_lines_and_filters(jobs: Path) -> None:
-    assert [(row["line"], row["value"]) for row in rows(jobs, "--status", "all")] == [
-        (1, " today"),
-        (2, "one"),
-        (4, "two\nmore"),
-        (6, "three"),
-        (7, "four"),
-    ]
-    assert values(jobs, "--text", "TW") == ["two\nmore"]
-    assert values(jobs, "--match", "^(one|m)") == ["one"]
-    assert sej("tq", "list", "--match", "(", jobs).returncode == 2
-    assert values(jobs, "--older", "0s") == ["one", "two\nmore"]
-    assert values(jobs, "--older", "1h") == []
-    os.utime(jobs, (0, 0))
-    assert values(jobs, "--older", "1h") == ["one", "two\nmore"]
-    done = sej("tq", "list", "--long", "--status", "critical", jobs)
-    name, line, status, _, claim, text = done.stdout.decode().rstrip("\n").split("\t")
-    assert (name, line, status, claim, text) == (name_of(jobs, "four"), "7", "critical", "-", "four")
 
 
 def test_list_shows_who_has_claimed_a_message_and_since_when(jobs: Path) -> None:
@@ -99,86 +78,6 @@ def test_dates_priorities_and_tags(jobs: Path) -> None:
     assert sej("tq", "next", jobs).returncode == 4
 
 
-def test_stats(jobs: Path) -> None:
-    with TextQueue(jobs) as q:
-        claim = q.take()
-        row = json.loads(sej("tq", "stats", "--json", jobs).stdout)
-        oldest = row.pop("oldest_s")
-        assert oldest >= 0
-        assert row == {"queued": 2, "cleared": 1, "critical": 1, "comment": 1, "claimed": 1, "files": 1}
-        assert b"claimed  1\n" in sej("tq", "stats", jobs).stdout
-        assert claim is not None
-
-
-def test_reopen_is_for_finished_messages(jobs: Path) -> None:
-    three, one = name_of(jobs, "three"), name_of(jobs, "one")
-    assert sej("tq", "reopen", jobs, three, one).returncode == 1
-    assert values(jobs) == ["one", "two\nmore"], "all or none"
-    assert sej("tq", "reopen", jobs, three, name_of(jobs, "four")).returncode == 0
-    assert values(jobs) == ["one", "two\nmore", "three", "four"]
-    assert sej("tq", "reopen", jobs, "0:01234567").returncode == 4
-    assert sej("tq", "reopen", jobs, "one").returncode == 4, "a short form names a finished message"
-    assert sej("tq", "reopen", jobs, "").returncode == 2
-    assert sej("tq", "reopen", jobs).returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("word", "texts"),
-    [
-        ("2", ["one"]),
-        ("5", ["two\\n"]),
-        ("5e", []),
-        ("tw", ["two\\n"]),
-        ("eggs", ["eggs"]),
-        ("hash 4", ["one"]),
-        ("hash 3", []),
-        ("one", ["one", "one more"]),
-        ("4", ["two\\n", "4 apples"]),
-        ("fo", []),
-        ("1", []),
-        ("0:01234567", []),
-    ],
-)
-def test_a_short_form_names_one_message_or_none(jobs: Path, word: str, texts: list[str]) -> None:
-    jobs.write_bytes(jobs.read_bytes() + b"- eggs\n-one more\n-4 apples\n")
-    before = jobs.read_bytes()
-    word = name_of(jobs, "one").partition(":")[2][: int(word[-1])] if word.startswith("hash") else word
-    for command, status in (("done", "cleared"), ("fail", "critical")):
-        done = sej("tq", command, jobs, word)
-        if len(texts) == 1:
-            name, *rest = done.stdout.decode().rstrip("\n").split("\t")
-            assert (rest[0], rest[1].strip().startswith(texts[0])) == (status, True)
-            assert sej("tq", "undo", jobs).stdout.startswith(name.encode())
-        else:
-            assert (done.returncode, done.stdout) == (4, b"")
-            assert f"{len(texts) or 'no'} " in done.stderr.decode()
-            assert all(f"queued: '{text}" in done.stderr.decode() for text in texts)
-        assert jobs.read_bytes() == before
-
-
-def test_undo_takes_back_marks_and_appends(jobs: Path) -> None:
-    before = jobs.read_bytes()
-    assert sej("tq", "undo", jobs).returncode == 4
-    one = name_of(jobs, "one")
-    sej("tq", "done", jobs, one)
-    assert sej("tq", "undo", jobs).stdout == f"{one}\tqueued\n".encode()
-    assert jobs.read_bytes() == before
-    assert sej("tq", "undo", jobs).stdout == f"{one}\tcleared\n".encode(), "the second takes back the first"
-    sej("tq", "undo", jobs)
-    sej("tq", "fail", jobs, one)
-    jobs.write_bytes(b"-above\n" + jobs.read_bytes())
-    assert sej("tq", "undo", jobs).stdout.endswith(b"\tqueued\n"), "a line above does not matter"
-    assert jobs.read_bytes() == b"-above\n" + before
-    sej("tq", "reopen", jobs, name_of(jobs, "three"))
-    assert sej("tq", "undo", jobs).stdout.endswith(b"\tcleared\n")
-    with TextQueue(jobs) as q:
-        q.mark_many(list(q.messages({MessageStatus.critical})), MessageStatus.queued)
-    assert sej("tq", "undo", jobs).stdout.endswith(b"\tcritical\n")
-    sej("tq", "add", jobs, "five")
-    assert sej("tq", "undo", jobs).stdout.endswith(b"\tcomment\n")
-    assert jobs.read_bytes().endswith(b"\n#five\n")
-
-
 def test_undo_does_not_take_a_message_for_an_equal_one(jobs: Path) -> None:
     jobs.write_bytes(b"-a\n-a\n")
     with TextQueue(jobs) as q:
@@ -188,15 +87,6 @@ def test_undo_does_not_take_a_message_for_an_equal_one(jobs: Path) -> None:
         second.mark_as_critical_error()
     assert sej("tq", "undo", jobs).returncode == 0
     assert jobs.read_bytes() == b"# above\n=a\n-a\n", "it was queued before, not cleared"
-
-
-def test_undo_refuses_what_was_changed_since(jobs: Path) -> None:
-    sej("tq", "done", jobs, name_of(jobs, "one"))
-    changed = jobs.read_bytes().replace(b"=one", b"!one")
-    jobs.write_bytes(changed)
-    done = sej("tq", "undo", jobs)
-    assert (done.returncode, b"changed or removed since then" in done.stderr) == (1, True)
-    assert jobs.read_bytes() == changed
 
 
 def test_undo_of_several_and_of_equal_messages(tmp_path: Path) -> None:
@@ -238,43 +128,6 @@ def test_claim_waits_for_a_message(tmp_path: Path) -> None:
         assert running.communicate(timeout=60) == (b"late", b"")
         assert running.returncode == 0
     assert plain(path) == b"=late\n"
-
-
-def test_a_directory_is_a_queue_in_every_command(tmp_path: Path) -> None:
-    folder = tmp_path / "jobs"
-    folder.mkdir()
-    user = {"USER": "ann"}
-    added = [sej("tq", "add", folder, text, env=user).stdout.decode().strip() for text in ("a1", "a2")]
-    assert all(name.startswith("ann.tq:") for name in added)
-    (bob,) = sej("tq", "add", folder, "a1", "--writer", "bob").stdout.decode().split()
-    assert sorted(path.name for path in folder.glob("*.tq")) == ["ann.tq", "bob.tq"], "one for each user"
-    assert values(folder) == ["a1", "a2", "a1"]
-    ambiguous = sej("tq", "done", folder, added[0].partition(":")[2])
-    assert (ambiguous.returncode, added[0].encode() in ambiguous.stderr, bob.encode() in ambiguous.stderr) == (4, 1, 1)
-    assert sej("tq", "done", folder, "bob.tq:1", added[1].partition(":")[2]).returncode == 0
-    assert (folder / "bob.tq").read_bytes() == b"=a1\n"
-    assert (folder / "ann.tq").read_bytes() == b"-a1\n=a2\n"
-    assert sej("tq", "reopen", f"{folder}/b*.tq", bob).returncode == 0
-    assert sej("tq", "undo", folder).stdout == f"{bob}\tcleared\n".encode()
-    assert json.loads(sej("tq", "stats", "--json", folder).stdout)["files"] == 2
-    (folder / "bob.tq").write_bytes(b"?\n")
-    assert sej("tq", "check", folder).stdout.startswith(f"{folder / 'bob.tq'}:1:1: ".encode())
-    assert sej("tq", "claim", folder, "--", "cat").stdout == b"a1"
-    assert sej("tq", "archive", folder, tmp_path / "done").stdout == b"2\n"
-    assert sej("tq", "list", f"{folder}/c*.tq").returncode == 4
-    assert sej("tq", "next", folder).returncode == 4
-
-
-def test_check_passes_with_hints_only(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    path.write_bytes(b"-a\n\\mutex=   \n")
-    done = sej("tq", "check", "--json", path)
-    assert (done.returncode, json.loads(done.stdout)["severity"]) == (0, "hint")
-    path.write_bytes(b"-a\n-b")  # some editors write no last newline
-    done = sej("tq", "check", "--json", path)
-    assert (done.returncode, json.loads(done.stdout)["severity"]) == (0, "hint")
-    path.write_bytes(b"-a\n\\mutex=   \n?\n")
-    assert sej("tq", "check", path).returncode == 1
 
 
 def test_edit_keeps_what_programs_do_meanwhile(jobs: Path, tmp_path: Path) -> None:
@@ -340,46 +193,6 @@ def test_edit_checks_and_asks_as_visudo_does(jobs: Path, tmp_path: Path, answers
     assert jobs.read_bytes() == before + (b"" if code else b"?what\n")
 
 
-def test_split_by_status_moves_comments_with_their_messages(jobs: Path, tmp_path: Path) -> None:
-    done = sej("tq", "split", jobs, tmp_path / "out", "--status")
-    assert (done.returncode, done.stderr) == (0, b"")
-    found = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert found == {
-        "jobs-queued.tq": b"# today\n-one\n-two\n more\n",
-        "jobs-cleared.tq": b"=three\n",
-        "jobs-critical.tq": b"!four\n",
-    }
-    assert done.stdout.splitlines()[-1] == f"{tmp_path / 'out' / 'jobs-queued.tq'}\t2".encode()
-    assert plain(jobs) == b"\n"
-    jobs.write_bytes(b"-new\n")
-    again = sej("tq", "split", jobs, tmp_path / "out", "--status")
-    assert (again.returncode, b"exists already" in again.stderr) == (2, True)
-    assert jobs.read_bytes() == b"-new\n"
-
-
-def test_split_by_number_and_by_variable(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.tq"
-    with TextQueue(path) as q:
-        for number in range(5):
-            q.append(f"m{number}", variables=[f"writer={'ab/'[number % 3]}"] if number < 4 else [])
-        claim = taken(q)
-        assert claim.message.value == "m0"
-        sej("tq", "split", path, tmp_path / "v", "--variable", "writer")
-        found = {one.name: one.read_bytes() for one in (tmp_path / "v").iterdir()}
-        assert found == {
-            "jobs-a.tq": b"-m3\n\\writer=a\n",
-            "jobs-b.tq": b"-m1\n\\writer=b\n",
-            "jobs-_.tq": b"-m2\n\\writer=/\n",
-        }
-        assert plain(path) == b"-m0\n\\writer=a\n-m4\n", "a claimed message remains, and one without the variable"
-        assert claim.done()
-    with TextQueue(path) as q:
-        q.append_many([f"n{number}" for number in range(3)])
-    assert sej("tq", "split", path, tmp_path / "n", "--every", "2").stdout.count(b"\n") == 3
-    assert (tmp_path / "n" / "jobs-0003.tq").read_bytes() == b"-n2\n"
-    assert sej("tq", "split", path, tmp_path / "n").returncode == 2
-
-
 def test_watch_prints_lines_in_a_pipe_and_a_table_in_a_terminal(jobs: Path) -> None:
     line = sej("tq", "watch", "--once", jobs).stdout.decode()
     assert line.endswith("\tqueued=2\tcleared=1\tcritical=1\tclaimed=0\n")
@@ -416,24 +229,3 @@ def test_a_line_for_gitignore_is_suggested_once(tmp_path: Path) -> None:
     assert sej("tq", "add", second, "a").stderr == b""
     shown = subprocess.run(["git", "-C", tmp_path, "status", "--short", "-uall"], capture_output=True, check=True)
     assert shown.stdout == b"?? .gitignore\n?? deep/first.tq\n?? second.tq\n", "and the line ignores them"
-
-
-def test_the_claims_of_another_host_are_shown_and_ended(tmp_path: Path) -> None:
-    """As in a copy of a file, or if that host was lost."""
-    path = tmp_path / "jobs.tq"
-    path.write_text(
-        f"-one\n\\mutex={'7@laptop/5':24}\n-two\n\\mutex={'8@lap#40265/5':24}\n-three\n\\mutex={'ann':24}\n"
-    )
-    found = sej("tq", "check", path)
-    assert found.returncode == 0, "a claim was reported as a mistake"
-    first, second = found.stdout.decode().splitlines()
-    assert "jobs.tq:2:8: 7@laptop/5 claimed this message, and whether it has ended cannot be seen" in first
-    assert "`sej tq give-back --dead-host laptop`" in first
-    assert "--dead-host 'lap#40265'" in second
-    assert sej("tq", "claim", path, "--", "true").returncode == 4
-    assert sej("tq", "give-back", path, "--dead-host", "desk").returncode == 4
-    assert b"7@laptop/5\n" in sej("tq", "give-back", path, "--dead-host", "laptop").stdout
-    assert sej("tq", "give-back", path, "--dead-host", "lap#40265").returncode == 0
-    assert sej("tq", "check", path).stdout == b""
-    assert sej("tq", "claim", "--all", path, "--", "true").returncode == 0
-    assert plain(path).decode() == f"=one\n\\mutex={'':24}\n=two\n\\mutex={'':24}\n-three\n\\mutex={'ann':24}\n"
