@@ -33,11 +33,12 @@ from sej.journal.gaps import Gap
 from sej.system.disk import OS
 from sej.system.locks import host_name
 
+CHUNK_BYTES: Final = 1 << 20
 BATCH_ROWS: Final = 1 << 14
-BATCH_BYTES: Final = 1 << 20
-"""Batches smaller than both are combined; none is larger than these and one chunk."""
+BATCH_BYTES: Final = CHUNK_BYTES // 2
+"""Batches smaller than both are combined, which copies them: the rows of a whole chunk are more than this."""
 _CHUNK_BYTES_MIN: Final = 1 << 16
-_MESSAGE_BYTES: Final = BATCH_BYTES // BATCH_ROWS
+_MESSAGE_BYTES: Final = CHUNK_BYTES // BATCH_ROWS
 """A batch ends within a chunk if its messages are smaller than this."""
 _RECREATED: Final = "the journal was removed or re-created while it was read; read again"
 _log = logging.getLogger("pipeline")
@@ -65,7 +66,7 @@ class TaskOptions(NamedTuple):
     remote: Remote | None = None
     since: int | None = None
     until: int | None = None
-    chunk_bytes: int = BATCH_BYTES
+    chunk_bytes: int = CHUNK_BYTES
     values: ValueFormat | None = None
 
 
