@@ -31,7 +31,7 @@ from pipeline.reading.discovery import name_several, with_roots
 from pipeline.reading.stream import FilteringSejReader, SejReader, SejStreamReader
 from pipeline.schemas import kept_schema
 from pipeline.values import value_columns
-from pipeline.writing.sink import SejStreamWriter, SejWriter
+from pipeline.writing.sink import batch_sink, stream_sink
 from sej.errors import SejError
 from sej.system.paths import absolute_path
 
@@ -89,13 +89,13 @@ class SejSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
         options = parse(WRITE, self.options)
-        return SejWriter(_one_path(self.options, options, schema), options, schema, overwrite)
+        return batch_sink(_one_path(self.options, options, schema), options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a stream writer."""
         checkpoint = self.options.get("checkpointLocation")
         options = parse(WRITE, self.options)
-        return SejStreamWriter(_one_path(self.options, options, schema), options, schema, overwrite, checkpoint)
+        return stream_sink(_one_path(self.options, options, schema), options, schema, overwrite, checkpoint)
 
     def _options(self, schema: StructType) -> Mapping[str, str]:
         """Return the options of a read, with those of its table and of the kept schema if it does not have them."""

@@ -8,21 +8,16 @@ last number, and during an append its content, so that the next job can tell whe
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
-    DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    WriterCommitMessage,
 )
 from pyspark.sql.types import StringType, StructType
 
@@ -31,6 +26,7 @@ from pipeline.formats.rows import RowReader, no_stream
 from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
 from pipeline.paths import paths_of
 from pipeline.reading.rows import TextEntries
+from pipeline.writing.sink import BatchSink, Columns, StreamSink
 from pipeline.writing.target import batch_name, stream_name
 from sej.system.disk import OS
 from sej.system.locks import Lock
@@ -40,9 +36,6 @@ from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid
 from textqueue.format.parser import render
 from textqueue.ledger.sidecar import Guard, sidecar_path
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOCK_S: Final = 60.0
 _LEDGER_BYTES: Final = 1 << 28
@@ -72,70 +65,65 @@ class TextQueueSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
-        path = _one_file(self.options, overwrite)
-        return TextQueueWriter(path, schema, batch_name(options) or f"job-{uuid.uuid4().hex}", options["txnVersion"])
+        place = OnFile(_one_file(self.options, overwrite))
+        return BatchSink(_check_columns(schema), place, batch_name(options), options["txnVersion"])
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a stream writer."""
         options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
         name = stream_name(options, self.options.get("checkpointLocation"))
-        return TextQueueStreamWriter(_one_file(self.options, overwrite), schema, name, None)
+        return StreamSink(_check_columns(schema), OnFile(_one_file(self.options, overwrite)), name)
 
 
-@dataclass
-class TextRows(WriterCommitMessage):
-    """The rows of one task. Text queues are for people, so there are not many."""
-
-    rows: list[str]
-
-
-class _Writer:
-    def __init__(self, path: str, schema: StructType, name: str, number: int | None) -> None:
-        foreign = [field.name for field in schema.fields if field.name != "value"]
-        if foreign:
+def _check_columns(schema: StructType) -> Columns:
+    for name in schema.names:
+        if name != "value":
             raise OptionError(
-                f"column {foreign[0]!r} cannot be written: a row becomes one queued message, whose text is its value;"
+                f"column {name!r} cannot be written: a row becomes one queued message, whose text is its value;"
                 " select the column value only"
             )
-        if "value" not in schema.names:
-            raise OptionError("a text queue has no column 'value': use 'text'")
-        if not isinstance(schema["value"].dataType, StringType):
-            raise OptionError(f"column 'value' must be string, got {schema['value'].dataType.simpleString()}; cast it")
+    if not isinstance(schema["value"].dataType, StringType):
+        raise OptionError(f"column 'value' must be string, got {schema['value'].dataType.simpleString()}; cast it")
+    return Columns({"value": 0})
+
+
+class OnFile:
+    """A place for a job's rows: the tasks send them to the driver. Text queues are for people, so there are not many.
+
+    Attributes:
+        bits: none: there are no shards.
+    """
+
+    bits = None
+
+    def __init__(self, path: str) -> None:
+        """Set the file."""
         self._path = path
-        self._name = name
-        self._number = number
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        rows: list[str] = []
-        for batch in iterator:
-            rows += [text or "" for text in batch.column("value").to_pylist()]
-        return TextRows(rows)
+    def stage(self, _: str, __: int | None) -> _Stage:
+        """Return the rows of one task."""
+        return _Stage()
 
-    def _commit(self, messages: list[WriterCommitMessage | None], number: int | None) -> None:
-        rows = [row for message in messages if isinstance(message, TextRows) for row in message.rows]
-        _append_once(self._path, self._name, 0 if number is None else number, rows, keep=number is not None)
+    def commit(self, job: str, name: str | None, number: int | None, rows: list[str]) -> None:
+        """Append the rows of all tasks in one write, unless they are there already."""
+        _append_once(self._path, name or f"job-{job}", number or 0, rows, keep=number is not None)
 
-
-class TextQueueWriter(_Writer, DataSourceArrowWriter):
-    """A batch job."""
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append the rows of all tasks in one write."""
-        self._commit(messages, self._number)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, job: str) -> None:
         """Do nothing: nothing was written."""
 
 
-class TextQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """A stream."""
+class _Stage:
+    def __init__(self) -> None:
+        self._rows: list[str] = []
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Append a micro-batch, in one write; one that is there already is dropped."""
-        self._commit(messages, batchId)
+    def append(self, _: int, values: list[bytes], *__: object) -> None:
+        self._rows += [value.decode() for value in values]
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: nothing was written."""
+    def finish(self) -> list[str]:
+        return self._rows
+
+    def drop(self) -> None:
+        self._rows = []
 
 
 def _append_once(path: str, name: str, number: int, rows: list[str], *, keep: bool) -> None:

@@ -1,4 +1,4 @@
-"""The sinks of ``sej``: rows into a journal or a sharded journal, exactly once.
+"""The sinks: rows into a journal, a sharded journal or a text queue, exactly once.
 
 Tasks encode and stage (:mod:`shard.staging`), the driver commits (:mod:`shard.committing`).
 Columns: ``key`` and ``value``, bytes or text; optionally ``type`` and ``timestamp_ns`` (or else ``timestamp``). The
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline.columns import SEJ
 from pipeline.connection import Remote
 from pipeline.options import Fields, OptionError, Options
-from pipeline.values import value_format
+from pipeline.values import ValueFormat, value_format
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.target import Target, batch_name, stream_name
 from sej.system.locks import host_name
@@ -55,26 +55,34 @@ class Staged(WriterCommitMessage):
     rows: list[Any]
 
 
+class Columns(NamedTuple):
+    """What rows are made of.
+
+    Attributes:
+        places: the positions of the columns key, value, type, and timestamp or timestamp_ns, by name.
+        fields: the positions of the columns that are fields of the value.
+        values: what the value is, if it has fields; None: the column value has it.
+    """
+
+    places: Mapping[str, int]
+    fields: Sequence[int] = ()
+    values: ValueFormat | None = None
+
+
 class _Sink:
-    """Shared by batch and stream: the part that runs in tasks."""
+    """Shared by batch and stream: the part that runs in tasks.
 
-    _IS_STREAM: ClassVar = False
+    Args:
+        columns: what the rows are made of.
+        place: stages the rows of tasks and commits those of a job: a disk, a hub or a ``.tq`` file; pickled with this.
+        name: the name under which the job's batches are counted, or None.
+    """
 
-    def __init__(self, path: str, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Check everything that can be checked before a row is written."""
-        form = options["valueFormat"]
-        self._columns = _check_columns(schema, typed=form is not None)
-        self._fields = [place for place, name in enumerate(schema.names) if name not in SEJ]
-        fields = Fields(None, form, options["valueDefinition"])
-        self._values = None if form is None else value_format(fields, ("valueFormat", "valueDefinition"))
-        self._options = options
+    def __init__(self, columns: Columns, place: Any, name: str | None) -> None:
+        self._columns, self._fields, self._values = columns
+        self._place = place
+        self._name = name
         self._job = uuid.uuid4().hex
-        remote = Remote.of(options)
-        self._place: OnDisk | OnHub
-        if remote is None:
-            self._place = OnDisk(path, options, overwrite=overwrite)
-        else:
-            self._place = OnHub(path, remote, options, overwrite=overwrite, stream=self._IS_STREAM)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode and stage the rows of one task."""
@@ -113,63 +121,84 @@ class _Sink:
             stamps = times if isinstance(times, int) else [times[place] for place in places]
             stage.append(shard, some, labels, kinds, stamps)
 
-    def _commit(self, messages: list[WriterCommitMessage | None], name: str | None, number: int | None) -> None:
+    def _commit(self, messages: list[WriterCommitMessage | None], number: int | None) -> None:
         staged = [message for message in messages if isinstance(message, Staged)]
         job = staged[0].job if staged else self._job
-        self._place.commit(job, name, number, [row for message in staged for row in message.rows])
+        self._place.commit(job, self._name, number, [row for message in staged for row in message.rows])
 
     def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
         for job in {self._job, *(message.job for message in messages if isinstance(message, Staged))}:
             self._place.abort(job)
 
 
-class SejWriter(_Sink, DataSourceArrowWriter):
+class BatchSink(_Sink, DataSourceArrowWriter):
     """A batch job."""
 
-    def __init__(self, root: str, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Check the options.
-
-        Raises:
-            OptionError: txnAppId without txnVersion, or the reverse.
-        """
-        name = batch_name(options)
-        self._name = None if name is None else check_job_name(name, "txnAppId")
-        super().__init__(root, options, schema, overwrite)
+    def __init__(self, columns: Columns, place: Any, name: str | None, number: int | None) -> None:
+        """Set the arguments; number: of this job among those of its name."""
+        super().__init__(columns, place, name)
+        self._number = number
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the rows of all tasks to the journals."""
-        self._commit(messages, self._name, self._options["txnVersion"])
+        """Commit the rows of all tasks."""
+        self._commit(messages, self._number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job failed: remove its files."""
         self._abort(messages)
 
 
-class SejStreamWriter(_Sink, DataSourceStreamArrowWriter):
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """A stream."""
-
-    _IS_STREAM = True
-
-    def __init__(
-        self, root: str, options: Options, schema: StructType, overwrite: bool, checkpoint: str | None
-    ) -> None:
-        """Check the options.
-
-        Raises:
-            OptionError: nothing names the stream, or txnVersion is set.
-        """
-        if options["txnVersion"] is not None:
-            raise OptionError("txnVersion is for batch jobs: leave it out of a stream, whose batches Spark counts")
-        self._name = check_job_name(stream_name(options, checkpoint), "txnAppId")
-        super().__init__(root, options, schema, overwrite)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the rows of a micro-batch; a batch that was committed before is dropped."""
-        self._commit(messages, self._name, batchId)
+        self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The micro-batch failed: remove its files."""
         self._abort(messages)
+
+
+def batch_sink(path: str, options: Options, schema: StructType, overwrite: bool) -> BatchSink:
+    """Check everything that can be checked before a row is written, and return the writer of a batch job.
+
+    Raises:
+        OptionError: txnAppId without txnVersion, or the reverse; or as :func:`_place`.
+    """
+    name = batch_name(options)
+    checked = None if name is None else check_job_name(name, "txnAppId")
+    columns = _columns(schema, options)
+    return BatchSink(columns, _place(path, options, overwrite, stream=False), checked, options["txnVersion"])
+
+
+def stream_sink(path: str, options: Options, schema: StructType, overwrite: bool, checkpoint: str | None) -> StreamSink:
+    """Check everything that can be checked before a row is written, and return the writer of a stream.
+
+    Raises:
+        OptionError: nothing names the stream, or txnVersion is set; or as :func:`_place`.
+    """
+    if options["txnVersion"] is not None:
+        raise OptionError("txnVersion is for batch jobs: leave it out of a stream, whose batches Spark counts")
+    name = check_job_name(stream_name(options, checkpoint), "txnAppId")
+    return StreamSink(_columns(schema, options), _place(path, options, overwrite, stream=True), name)
+
+
+def _place(path: str, options: Options, overwrite: bool, *, stream: bool) -> OnDisk | OnHub:
+    remote = Remote.of(options)
+    if remote is None:
+        return OnDisk(path, options, overwrite=overwrite)
+    return OnHub(path, remote, options, overwrite=overwrite, stream=stream)
+
+
+def _columns(schema: StructType, options: Options) -> Columns:
+    form = options["valueFormat"]
+    places = _check_columns(schema, typed=form is not None)
+    if form is None:
+        return Columns(places)
+    fields = Fields(None, form, options["valueDefinition"])
+    of_values = [place for place, name in enumerate(schema.names) if name not in SEJ]
+    return Columns(places, of_values, value_format(fields, ("valueFormat", "valueDefinition")))
 
 
 def _check_columns(schema: StructType, *, typed: bool) -> dict[str, int]:

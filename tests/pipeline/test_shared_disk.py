@@ -23,17 +23,19 @@ from pipeline.jobs import _Origin as Origin
 from pipeline.options import READ, STREAM, WRITE, OptionError, parse
 from pipeline.paths import local_path
 from pipeline.reading.stream import SejReader, SejStreamReader
-from pipeline.writing.sink import SejWriter
+from pipeline.writing.sink import batch_sink
 from pipeline.writing.target import Target
 from sej.system.locks import host_name, process_host
 from shard.committing import Job, _decision, commit, finish_dead_jobs
 from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
 from tests.pipeline.conftest import fill
 from tests.pipeline.test_losses import SCHEMA as ALL_COLUMNS
+from tests.sej.support import overwrite, read_all
 
 SCHEMA = StructType([StructField("value", BinaryType())])
 OPTIONS = {"prefix": "orders", "bits": "1"}
 LOST = "the driver cannot see the rows of task 1 on host far: executors need the same disk, or use a hub"
+DIFFER = "task 1 on host far differ from what it reported: expected"
 
 
 @pytest.fixture
@@ -55,6 +57,17 @@ def lose(staged: Rows) -> None:
     shutil.rmtree(Path(staged.path).parent)
 
 
+def shorten(staged: Rows) -> None:
+    os.truncate(staged.path, staged.size - 1)
+
+
+def damage(staged: Rows) -> None:
+    overwrite(Path(staged.path), -1, b"\xff")
+
+
+HARM = [(lose, LOST), (shorten, DIFFER), (damage, DIFFER)]
+
+
 def decide(target: Target, job: Job) -> None:
     _decision(target, job.id).store({"prefix": target.prefix, "bits": target.bits, **job._asdict()})
 
@@ -63,10 +76,13 @@ def decisions(target: Target) -> list[str]:
     return [name for name in os.listdir(target.staging) if name.startswith("job-")]
 
 
-def test_a_job_whose_rows_the_driver_does_not_see_is_not_decided(target: Target) -> None:
+@pytest.mark.parametrize(("harm", "says"), HARM)
+def test_a_job_whose_rows_were_lost_or_damaged_is_not_decided(
+    target: Target, harm: Callable[[Rows], None], says: str
+) -> None:
     staged = rows(target, "first")
-    lose(staged[1])
-    with pytest.raises(StagedRowsError, match=LOST):
+    harm(staged[1])
+    with pytest.raises(StagedRowsError, match=says):
         commit(target, Job("first", "app", 0, staged))
     assert target.existing() == []
     assert decisions(target) == []
@@ -74,21 +90,19 @@ def test_a_job_whose_rows_the_driver_does_not_see_is_not_decided(target: Target)
     assert pipeline.count(target.root) == 20
 
 
-@pytest.mark.parametrize("change", [b"", b"\xff"])
-def test_rows_that_changed_after_their_task_are_not_written(target: Target, change: bytes) -> None:
-    staged = rows(target, "first")
-    file = Path(staged[1].path)
-    file.write_bytes(file.read_bytes()[:-1] + change)
-    with pytest.raises(StagedRowsError, match=r"task 1 on host far differ from what it reported: expected"):
-        commit(target, Job("first", "app", 0, staged))
-    assert target.existing() == []
+def test_the_next_job_finishes_a_dead_one_of_another_sharded_journal(target: Target) -> None:
+    decide(target, Job("dead", "app", 0, rows(target, "dead")))
+    other = Target.of(target.root, parse(WRITE, {"prefix": "another", "bits": "2"}))
+    assert commit(other, Job("next", "other", 0, rows(other, "next", 5)))
+    assert [len(read_all(target.directory(shard).path)) for shard in range(2)] == [10, 10]
+    assert pipeline.count(target.root) == 30
     assert decisions(target) == []
 
 
 @pytest.mark.parametrize("other", ["nothing", "its own"])
 def test_a_task_without_the_drivers_disk_fails_and_leaves_nothing(tmp_path: Path, other: str) -> None:
     root = tmp_path / "root"
-    writer = SejWriter(str(root), parse(WRITE, OPTIONS), SCHEMA, False)
+    writer = batch_sink(str(root), parse(WRITE, OPTIONS), SCHEMA, False)
     shutil.move(root, tmp_path / "the driver's disk")
     staging = root / ".staging"
     if other == "its own":
@@ -101,18 +115,21 @@ def test_a_task_without_the_drivers_disk_fails_and_leaves_nothing(tmp_path: Path
     assert not [name for name in (os.listdir(staging) if staging.exists() else ()) if name.startswith("task-")]
 
 
-def test_a_decided_job_whose_rows_were_lost_is_reported_and_can_be_discarded(target: Target) -> None:
+@pytest.mark.parametrize(("harm", "says"), HARM)
+def test_a_decided_job_whose_rows_were_lost_or_damaged_is_reported_and_can_be_discarded(
+    target: Target, harm: Callable[[Rows], None], says: str
+) -> None:
     staged = rows(target, "first")
     decide(target, Job("first", "app", 7, staged))
     with target.open(0) as writer:  # its driver died between the two shards
         writer.end.append_once_encoded("app", 7, [Path(staged[0].path).read_bytes()])
-    lose(staged[1])
+    harm(staged[1])
     healthy = rows(target, "healthy")
     decide(target, Job("healthy", "other", 1, healthy))
     found = [row for row in look(target.root) if row[1] == "problem"]
-    assert [LOST in row[2] and staged[1].path in row[2] for row in found] == [True], found
+    assert [says in row[2] and staged[1].path in row[2] for row in found] == [True], found
     assert found[0][3].startswith(f"`sej spark finish --discard {target.root}`")
-    with pytest.raises(StagedRowsError, match=rf"{LOST}\. Remove it with `sej spark finish --discard "):
+    with pytest.raises(StagedRowsError, match=rf"{says}.*\. Remove it with `sej spark finish --discard "):
         finish_dead_jobs(target)
     with pytest.raises(StagedRowsError, match="job first of 'app' is decided but cannot be finished"):
         commit(target, Job("next", "third", 0, rows(target, "next")))
