@@ -442,9 +442,6 @@ def reshard(
     return _run_to_end(writer if prefix is None else writer.option("prefix", prefix), progress)
 
 
-_WHOSE = ("client", "prefix", "shard_bits", "shard")
-
-
 class DirectoryStats(NamedTuple):
     """The statistics of one directory.
 

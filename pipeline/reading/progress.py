@@ -65,43 +65,36 @@ def start_in(
     known = start.get(follower.origin.name)
     if known is None:
         return follower.first
-    offset = int(known["offset"])
-    path = follower.origin.path
+    offset, path = int(known["offset"]), follower.origin.path
     if known["id"] and follower.id != known["id"]:
-        lost(
-            OffsetBeyondEndError(
-                f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
-                f" its first one, {follower.first}",
-                path=path,
-                offset=offset,
-            ),
-            fail=fail,
+        begin = follower.first
+        error: SejError = OffsetBeyondEndError(
+            f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
+            f" its first one, {begin}",
+            path=path,
+            offset=offset,
         )
-        return follower.first
-    if offset < follower.first:
-        lost(
-            OffsetTooSmallError(
-                f"messages {offset} to {follower.first - 1} were deleted before the stream read them; set the option"
-                f" reader, so that retention waits for the stream, or {way_out} to continue",
-                first_available=follower.first,
-                path=path,
-                offset=offset,
-            ),
-            fail=fail,
+    elif offset < follower.first:
+        begin = follower.first
+        error = OffsetTooSmallError(
+            f"messages {offset} to {begin - 1} were deleted before the stream read them; set the option"
+            f" reader, so that retention waits for the stream, or {way_out} to continue",
+            first_available=begin,
+            path=path,
+            offset=offset,
         )
-        return follower.first
-    if offset > follower.end:
-        lost(
-            OffsetBeyondEndError(
-                f"the stream has read up to {offset}, but the journal ends at {follower.end}: it was truncated or"
-                f" replaced; {way_out} to continue with new messages",
-                path=path,
-                offset=offset,
-            ),
-            fail=fail,
+    elif offset > follower.end:
+        begin = follower.end
+        error = OffsetBeyondEndError(
+            f"the stream has read up to {offset}, but the journal ends at {begin}: it was truncated or"
+            f" replaced; {way_out} to continue with new messages",
+            path=path,
+            offset=offset,
         )
-        return follower.end
-    return offset
+    else:
+        return offset
+    lost(error, fail=fail)
+    return begin
 
 
 def advance(
