@@ -1,10 +1,15 @@
-"""Journals to read with Spark."""
+"""Journals to read with Spark, and a hub to write to."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import hub
 import sej
+from hub.tokens import Grant, hash_token
+from hub.wire import Server, ServerTLS, Tokens, make_token
+from tests.hub.support import CERTIFICATES
 
 BASE_NS = 1_700_000_000_000_000_000
 
@@ -46,3 +51,13 @@ def hub_root(tmp_path: Path) -> Path:
     fill(root / "berlin.plain.log", 3, tag="plain")
     (root / ".hub").touch()
     return root
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """How to reach a hub with an empty root, ``hub``; the token may append and not read."""
+    token = make_token()
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    tokens = Tokens([Grant(hash_token(token), "append", ("berlin",))])
+    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tls=tls, tokens=tokens) as server:
+        yield {"hub": server.address, "hubToken": token, "hubCa": str(CERTIFICATES / "ca.pem")}

@@ -104,29 +104,21 @@ def test_a_table_with_columns_of_its_own_says_how_its_path_is_named(catalogue: S
     assert catalogue.table("looked").count() == 100
 
 
-def test_tree_of_shards_says_which_shard(spark: SparkSession, shards: Path) -> None:
-    counted = load(spark, shards).groupBy("prefix", "shard_bits", "shard").count().collect()
-    assert {(row.prefix, row.shard_bits, row.shard): row["count"] for row in counted} == {
-        ("orders", 2, index): 10 * (index + 1) for index in range(4)
-    }
-
-
-def test_hub_says_whose_message_it_is(spark: SparkSession, hub_root: Path) -> None:
-    counted = load(spark, hub_root).groupBy("client", "prefix", "shard").count().collect()
-    assert {(row.client, row.prefix, row.shard): row["count"] for row in counted} == {
-        ("berlin", "orders", 0): 5,
-        ("berlin", "orders", 1): 6,
-        ("tokyo", "orders", 0): 5,
-        ("tokyo", "orders", 1): 6,
-        ("berlin", None, None): 3,
-    }
-
-
-def test_layout_forces_what_names_cannot_tell(spark: SparkSession, shards: Path) -> None:
-    frame = load(spark, shards, layout="hub")
-    assert {(row.client, row.prefix, row.shard) for row in frame.collect()} == {
-        ("orders", None, index) for index in range(4)
-    }
+@pytest.mark.parametrize(
+    ("root", "layout", "expected"),
+    [
+        ("shards", "shards", {(None, "orders", index): 10 * (index + 1) for index in range(4)}),
+        ("shards", "hub", {("orders", None, index): 10 * (index + 1) for index in range(4)}),
+        ("hub_root", "hub", {("berlin", None, None): 3, ("berlin", "orders", 0): 5, ("berlin", "orders", 1): 6,
+                             ("tokyo", "orders", 0): 5, ("tokyo", "orders", 1): 6}),
+    ],
+)  # fmt: skip
+def test_names_say_client_prefix_and_shard(
+    spark: SparkSession, request: pytest.FixtureRequest, root: str, layout: str, expected: dict[tuple[object, ...], int]
+) -> None:
+    frame = load(spark, request.getfixturevalue(root), **{"layout": layout} if root == "shards" else {})
+    counted = frame.groupBy("client", "prefix", "shard").count().collect()
+    assert {(row.client, row.prefix, row.shard): row["count"] for row in counted} == expected
 
 
 def test_many_paths_are_read_as_one(spark: SparkSession, journal: Path, shards: Path) -> None:
@@ -146,13 +138,9 @@ def test_count_needs_no_spark(journal: Path, shards: Path, hub_root: Path) -> No
 
 
 def test_user_schema_is_the_projection_in_its_order(spark: SparkSession, journal: Path) -> None:
-    frame = load(spark, journal, "key BINARY, offset BIGINT")
+    frame = load(spark, journal, "key BINARY, offset BIGINT NOT NULL")
     assert frame.columns == ["key", "offset"]
     assert bytes(frame.where("offset = 8").collect()[0].key) == b"k-1"
-
-
-def test_not_null_columns_keep_their_promise(spark: SparkSession, journal: Path) -> None:
-    assert load(spark, journal, "offset BIGINT NOT NULL").count() == 100
 
 
 @pytest.mark.parametrize(
@@ -168,15 +156,6 @@ def test_foreign_column_or_type_is_named(spark: SparkSession, journal: Path, sch
 
 
 # --- traps of Spark 4.3
-
-
-def test_journal_without_messages_is_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
-    sej.Writer(tmp_path / "empty").close()
-    assert load(spark, tmp_path / "empty").collect() == []  # Spark reads a partition of None
-
-
-def test_option_names_take_any_case(spark: SparkSession, journal: Path) -> None:
-    assert load(spark, journal, STARTINGoffsets='{"journal": 90}').count() == 10
 
 
 def test_batches_differ_in_size_but_not_in_schema(spark: SparkSession, tmp_path: Path) -> None:
@@ -232,7 +211,7 @@ def test_times_choose_the_offsets(spark: SparkSession, journal: Path) -> None:
     start = datetime.fromtimestamp(BASE_NS // 10**9 + 20, UTC).isoformat()
     frame = load(spark, journal, startingTimestamp=start, endingTimestamp=BASE_NS // 10**6 + 30_000)
     assert offsets(frame) == list(range(20, 30))
-    assert offsets(load(spark, journal, startingTimestamp=BASE_NS + 95 * 10**9)) == list(range(95, 100))
+    assert offsets(load(spark, journal, STARTINGtimestamp=BASE_NS + 95 * 10**9)) == list(range(95, 100))
 
 
 def test_pattern_chooses_directories(spark: SparkSession, hub_root: Path) -> None:
@@ -354,25 +333,12 @@ def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
 # --- damage and loss
 
 
-def damage(path: Path, position: int, segment: str = "0000000000000000.jnl") -> None:
-    overwrite(path / "jnl" / segment, position, b"\xff" * 8)
-
-
 def test_torn_tail_ends_quietly(spark: SparkSession, journal: Path) -> None:
     segment = journal / "jnl" / "0000000000000000.jnl"
     with segment.open("r+b") as file:
         file.truncate(segment.stat().st_size - 3)
     assert load(spark, journal).count() == 99
     assert pipeline.count(journal) == 99
-
-
-def test_corruption_names_file_and_position(spark: SparkSession, journal: Path) -> None:
-    with (journal / "jnl" / "0000000000000000.jnl").open("rb") as file:
-        at = file.read().index(b"v-42") - 30
-    damage(journal, at)
-    said = failure(load(spark, journal))
-    assert "0000000000000000.jnl, position" in said
-    assert "CorruptionError" in said
 
 
 def test_spark_does_not_see_the_border_of_a_cold_tier(spark: SparkSession, tmp_path: Path) -> None:
@@ -384,10 +350,14 @@ def test_spark_does_not_see_the_border_of_a_cold_tier(spark: SparkSession, tmp_p
     assert "this object with messages" in failure(load(spark, tmp_path / "journal"))
 
 
-def test_corruption_is_skipped_and_counted_by_option(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    with (journal / "jnl" / "0000000000000000.jnl").open("rb") as file:
-        at = file.read().index(b"v-42") - 30
-    damage(journal, at)
+def test_corruption_names_its_place_or_is_skipped_and_counted(
+    spark: SparkSession, journal: Path, tmp_path: Path
+) -> None:
+    segment = journal / "jnl" / "0000000000000000.jnl"
+    overwrite(segment, segment.read_bytes().index(b"v-42") - 30, b"\xff" * 8)
+    said = failure(load(spark, journal))
+    assert "0000000000000000.jnl, position" in said
+    assert "CorruptionError" in said
     report = tmp_path / "report"
     found = offsets(load(spark, journal, onCorruption="skip", damageReport=report))
     lost = sorted(set(range(100)) - set(found))

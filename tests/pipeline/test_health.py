@@ -16,7 +16,7 @@ from pipeline.writing.target import Target
 from sej.system.locks import Lock
 from sej.system.sealed import unseal
 from shard.committing import ANONYMOUS, Job, _decision
-from shard.staging import Owner, Stage, StagedRowsError
+from shard.staging import Owner, Stage
 from tests.house.house import ROOT, run
 
 GONE = Owner(Owner.here().host, 2**22 + 1, 1)
@@ -77,24 +77,6 @@ def test_a_command_finishes_what_was_decided(target: Target, monkeypatch: pytest
     with sej.Scanner(target.directory(0).path) as scanner:
         assert [message.value for message in scanner] == [b"first", b"decided-0"]
     assert unseal("done.json", Path(target.staging, "done.json").read_bytes())
-
-
-@pytest.mark.parametrize("change", [b"", b"\xff", None])
-def test_staged_rows_that_were_damaged_stop_the_job_that_needs_them(target: Target, change: bytes | None) -> None:
-    rows = Path(target.staging, next(name for name in os.listdir(target.staging) if name.startswith("task-decided-")))
-    file = next(rows.glob("*.rows"))
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-3] if change is None else whole[:20] + change * (len(whole) - 20))
-    done = CliRunner().invoke(app, ["finish", target.root])
-    assert isinstance(done.exception, StagedRowsError)
-    assert "differ from what it reported: expected" in str(done.exception)
-    assert sej.Journal(target.directory(0).path).end_offset == 1
-    _, level, _, do = next(look(target.root))
-    assert level == "problem"
-    words = shlex.split(do.split("`")[1])
-    assert words[:4] == ["sej", "spark", "finish", "--discard"]
-    assert CliRunner().invoke(app, words[2:]).exit_code == 0
-    assert all(row[1] == "ok" for row in look(target.root))
 
 
 def test_the_doctor_reports_nothing_if_no_job_wrote(tmp_path: Path) -> None:

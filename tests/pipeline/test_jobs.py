@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import hub
@@ -13,7 +12,6 @@ import sej
 import shard
 from hub.wire import Server
 from pipeline import OptionError, jobs
-from pipeline.cli import app
 from tests.pipeline.conftest import BASE_NS, fill
 
 pytestmark = pytest.mark.spark
@@ -218,11 +216,6 @@ def test_stats_say_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     assert (found.rate, found.keys, found.top_key, found.top_key_share, found.disordered) == (1.0, 2, b"a", 0.75, 1)
     many = [found._replace(prefix="orders", shard_bits=10, shard=index, messages=index) for index in range(100)]
     assert many[7].name == "orders.a.007"
-
-
-def test_the_command_counts(journal: Path) -> None:
-    done = CliRunner().invoke(app, ["count", str(journal)])
-    assert done.output == "100\n"
 
 
 def test_an_archive_among_the_files_of_a_journal_is_refused(spark: SparkSession, journal: Path) -> None:

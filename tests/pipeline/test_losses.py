@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 import hub
 import sej
 from hub.naming import Source
 from hub.wire import Server
+from pipeline.columns import ONE_SOURCE, arrow_schema
 from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
@@ -28,17 +29,7 @@ from tests.hub.support import until
 from tests.pipeline.conftest import fill
 from tests.ticks import next_tick
 
-SCHEMA = StructType(
-    [
-        *(StructField(name, StringType()) for name in ("client", "prefix")),
-        *(StructField(name, IntegerType()) for name in ("shard_bits", "shard")),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestamp_ns", LongType()),
-        StructField("type", IntegerType()),
-        *(StructField(name, BinaryType()) for name in ("key", "value")),
-    ]
-)
+SCHEMA = from_arrow_schema(arrow_schema(ONE_SOURCE, ONE_SOURCE))
 """All columns of a journal."""
 
 ALL = ReadAllAvailable()

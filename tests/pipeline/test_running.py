@@ -1,6 +1,5 @@
 """What happens to journals under a stream that runs: nothing is lost, nothing comes twice, and loss is loud."""
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,35 +90,6 @@ def test_rotated_cleaned_and_torn(live: Callable[..., Live], tmp_path: Path) -> 
     with sej.Writer(path) as writer:
         assert writer.recovery is not None
     wanted += values_of(path, 50, 410)
-    stream.wait_for(wanted)
-
-
-# --- loss: another journal takes its place in one step
-
-
-def exchange(one: Path, other: Path) -> None:
-    """Exchange two directories in one step: at no time is a name missing."""
-    here, both = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    assert ctypes.CDLL(None).renameat2(here, bytes(one), here, bytes(other), both) == 0
-
-
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_journal_that_is_recreated_under_a_running_stream(
-    live: Callable[..., Live], tmp_path: Path, fail: bool
-) -> None:
-    """The other losses are in ``test_losses.py``, without a session."""
-    new, place = tmp_path / "new", tmp_path / "tree" / "orders.1.000"
-    place.parent.mkdir()
-    wanted = values_of(place, 20)
-    stream = live(place.parent, failOnDataLoss=fail)
-    stream.wait_for(wanted)
-    wanted += values_of(new, 40, 500)
-    exchange(new, place)
-    if fail:
-        assert "re-created" in stream.failure()
-        return
-    stream.wait_for(wanted)
-    wanted += values_of(place, 30, 1000)
     stream.wait_for(wanted)
 
 

@@ -1,6 +1,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +22,7 @@ def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
     )
 
 
-def save(frame: DataFrame, root: Path, mode: str = "append", **options: object) -> None:
+def save(frame: DataFrame, root: Path | str, mode: str = "append", **options: object) -> None:
     frame.write.format("sej").options(**{k: str(v) for k, v in options.items()}).mode(mode).save(str(root))
 
 
@@ -43,10 +44,25 @@ def litter(root: Path) -> list[str]:
     return [name for name in os.listdir(staging) if name.startswith(("task-", "job-"))]
 
 
-def failure(frame: DataFrame, root: Path, mode: str = "append", **options: object) -> str:
+def failure(frame: DataFrame, root: Path | str, mode: str = "append", **options: object) -> str:
     with pytest.raises(Exception) as caught:
         save(frame, root, mode, **options)
     return str(caught.value)
+
+
+class Place(NamedTuple):
+    """Where a sink writes: what is passed to ``save``, with which options; and the folder of the journals."""
+
+    given: str
+    options: dict[str, str]
+    root: Path
+
+
+@pytest.fixture(params=["disk", "hub"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "disk":
+        return Place(str(tmp_path / "tree"), {}, tmp_path / "tree")
+    return Place("berlin", request.getfixturevalue("options"), tmp_path / "hub")
 
 
 def test_one_journal(spark: SparkSession, tmp_path: Path) -> None:
@@ -57,14 +73,17 @@ def test_one_journal(spark: SparkSession, tmp_path: Path) -> None:
     assert litter(tmp_path / "j") == []
 
 
-def test_shards_are_those_of_the_house_and_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    save(numbers(spark, 1000), tmp_path / "tree", prefix="orders", bits=3)
-    assert tree_values(tmp_path / "tree") == wanted(1000)
-    for found in shard.find(tmp_path / "tree"):
-        assert {shard.index_of(message.key, 3) for message in read_all(found.path)} == {found.index}
-    read = spark.read.format("sej").load(str(tmp_path / "tree"))
-    assert read.where("shard <> CAST(xxhash64(key) & 7 AS INT)").count() == 0
-    assert litter(tmp_path / "tree") == []
+def test_a_batch_is_written_once_to_the_shards_of_its_keys(spark: SparkSession, place: Place) -> None:
+    given: dict[str, Any] = {**place.options, "prefix": "orders", "bits": 2, "txnAppId": "nightly"}
+    for version in (1, 1, 2, 1):
+        save(numbers(spark, 300, 300 * version), place.given, **given, txnVersion=version)
+    assert tree_values(place.root) == wanted(600, 300)
+    for found in shard.find(place.root):
+        assert {shard.index_of(message.key, 2) for message in read_all(found.path)} == {found.index}
+    read = spark.read.format("sej").load(str(place.root))
+    assert read.where("shard <> CAST(xxhash64(key) & 3 AS INT)").count() == 0
+    assert litter(place.root) == []
+    assert "need each other" in failure(numbers(spark, 1), place.given, **given)
 
 
 def test_columns_that_are_given_are_kept(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
@@ -93,19 +112,13 @@ def test_what_a_journal_cannot_hold_is_named(spark: SparkSession, tmp_path: Path
     assert not (tmp_path / "j" / "jnl").exists()
 
 
-def test_failed_job_leaves_no_message_and_no_litter(spark: SparkSession, tmp_path: Path) -> None:
-    save(numbers(spark, 10), tmp_path / "tree", bits=2)
+def test_failed_job_leaves_no_message_and_no_litter(spark: SparkSession, place: Place) -> None:
+    given: dict[str, Any] = {**place.options, "prefix": "orders", "bits": 2}
+    save(numbers(spark, 10), place.given, **given)
     broken = numbers(spark, 1000).selectExpr("key", "IF(value = 'v-900', raise_error('row 900'), value) AS value")
-    assert "row 900" in failure(broken, tmp_path / "tree", bits=2)
-    assert tree_values(tmp_path / "tree") == wanted(10)
-    assert litter(tmp_path / "tree") == []
-
-
-def test_batch_that_came_is_dropped(spark: SparkSession, tmp_path: Path) -> None:
-    for version in (1, 1, 2, 1):
-        save(numbers(spark, 100, 100 * version), tmp_path / "tree", bits=2, txnAppId="nightly", txnVersion=version)
-    assert tree_values(tmp_path / "tree") == wanted(200, 100)
-    assert "need each other" in failure(numbers(spark, 1), tmp_path / "tree", bits=2, txnAppId="nightly")
+    assert "row 900" in failure(broken, place.given, **given)
+    assert tree_values(place.root) == wanted(10)
+    assert litter(place.root) == []
 
 
 def test_name_counts_in_each_tree_of_a_root(spark: SparkSession, tmp_path: Path) -> None:
@@ -156,35 +169,34 @@ def test_overwrite_waits_for_readers_unless_named(spark: SparkSession, tmp_path:
 # --- streams
 
 
-def stream(spark: SparkSession, source: Path, root: Path, checkpoint: Path, **options: object) -> None:
-    given = {name: str(value) for name, value in options.items()}
+def stream(spark: SparkSession, source: Path, place: Place, checkpoint: Path) -> None:
     frame = spark.readStream.format("sej").option("maxMessagesPerTrigger", 40).load(str(source))
-    writer = frame.writeStream.format("sej").options(**given).option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start(str(root)).awaitTermination()
+    writer = frame.writeStream.format("sej").options(**place.options, prefix="orders", bits="2")
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer.start(place.given).awaitTermination()
 
 
 def test_stream_writes_every_row_once_though_spark_replays_a_batch(
-    spark: SparkSession, journal: Path, tmp_path: Path
+    spark: SparkSession, journal: Path, place: Place, tmp_path: Path
 ) -> None:
-    root, checkpoint = tmp_path / "tree", tmp_path / "checkpoint"
-    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
-    assert tree_values(root) == sorted(values(journal))
+    checkpoint = tmp_path / "checkpoint"
+    stream(spark, journal, place, checkpoint)
     for batch in (1, 2):  # as if the driver had died before Spark noted the end of the batch
         (checkpoint / "commits" / str(batch)).unlink()
         (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
     fill(journal, 30, first=100)
-    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
-    assert tree_values(root) == sorted(values(journal))
-    assert litter(root) == []
+    stream(spark, journal, place, checkpoint)
+    assert tree_values(place.root) == wanted(130)
+    assert litter(place.root) == []
 
 
 def test_a_recreated_checkpoint_counts_from_scratch(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
     """Whoever removes it wants the rows again, and Spark counts its batches from 0."""
-    root, checkpoint = tmp_path / "tree", tmp_path / "checkpoint"
-    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
-    shutil.rmtree(checkpoint)
-    stream(spark, journal, root, checkpoint, prefix="orders", bits=2)
-    assert tree_values(root) == sorted(values(journal) * 2)
+    place = Place(str(tmp_path / "tree"), {}, tmp_path / "tree")
+    for _ in range(2):
+        stream(spark, journal, place, tmp_path / "checkpoint")
+        shutil.rmtree(tmp_path / "checkpoint")
+    assert tree_values(place.root) == sorted(wanted(100) * 2)
 
 
 def test_stream_needs_a_name_for_its_batches(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
@@ -207,31 +219,6 @@ def test_times_and_types_travel(spark: SparkSession, tmp_path: Path) -> None:
         first, second = sorted(scanner, key=lambda message: message.value)
     assert (first.type, first.timestamp) == (7, BASE_NS)
     assert (second.type, second.timestamp > BASE_NS) == (0, True)
-
-
-def test_dead_job_is_finished_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "tree"
-    save(numbers(spark, 10), root, bits=1)
-    from pipeline.options import WRITE, parse
-    from pipeline.writing.target import Target
-    from shard.committing import ANONYMOUS, Job, _decision
-    from shard.staging import Owner, Stage
-
-    target = Target.of(str(root), parse(WRITE, {"bits": "1"}))
-    gone = Owner(Owner.here().host, 2**22 + 1, 1)
-    decided, undecided = Stage(target.staging, "decided", gone), Stage(target.staging, "undecided", gone)
-    for stage in (decided, undecided):
-        stage.append(0, [b"v-10", b"v-11"], [b"", b""], 0, BASE_NS)
-    undecided.finish()
-    job = Job("decided", ANONYMOUS, 2**62, decided.finish())
-    decision = {"prefix": None, "bits": 1, **job._asdict()}
-    _decision(target, "decided").store(decision)
-    save(numbers(spark, 5, 12), root, prefix="another", bits=2, txnAppId="other", txnVersion=0)
-    assert tree_values(root) == wanted(17)
-    assert sum(len(values(root / f"1.{index:03x}")) for index in range(2) if (root / f"1.{index:03x}").exists()) == 12
-    assert litter(root) == []
-    shutil.rmtree(target.staging)
-    assert pipeline.count(root) == 17
 
 
 def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pipeline.formats.rows import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.options import OptionError
 from tests.pipeline.conftest import BASE_NS, fill
+from tests.pipeline.test_losses import reader
+from tests.sej.support import overwrite
 
 pytestmark = pytest.mark.spark
 
@@ -37,10 +39,6 @@ class Run:
         return sorted(row.offset for row in self.rows)
 
 
-def again(spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> list[int]:
-    return Run(spark, root, checkpoint, **options).offsets
-
-
 def failing(spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> str:
     with pytest.raises(Exception) as caught:
         Run(spark, root, checkpoint, **options)
@@ -64,18 +62,14 @@ def test_a_source_without_a_stream_says_so(source: type[DataSource]) -> None:
         reader.initialOffset()
 
 
-def test_everything_that_is_there_comes_once(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
-    run = Run(spark, shards, checkpoint)
-    assert {(row.shard, row.offset) for row in run.rows} == {(i, n) for i in range(4) for n in range(10 * (i + 1))}
-    assert {name: entry["offset"] for name, entry in run.ends[0].items()} == {
-        f"orders.2.{index:03x}": 10 * (index + 1) for index in range(4)
-    }
-
-
-def test_limit_is_shared_by_backlog(spark: SparkSession, shards: Path, checkpoint: Path) -> None:
+def test_a_limit_is_shared_by_backlog_and_everything_comes_once(
+    spark: SparkSession, shards: Path, checkpoint: Path
+) -> None:
     run = Run(spark, shards, checkpoint, maxMessagesPerTrigger=40)
     assert run.sizes == [40, 40, 20]
-    assert [entry["offset"] for entry in run.ends[0].values()] == [4, 8, 12, 16]
+    ends = [[run.ends[batch][f"orders.2.{index:03x}"]["offset"] for index in range(4)] for batch in (0, 2)]
+    assert ends == [[4, 8, 12, 16], [10, 20, 30, 40]]
+    assert {(row.shard, row.offset) for row in run.rows} == {(i, n) for i in range(4) for n in range(10 * (i + 1))}
 
 
 def test_limit_in_bytes(spark: SparkSession, tmp_path: Path, checkpoint: Path) -> None:
@@ -89,42 +83,35 @@ def test_limit_in_bytes(spark: SparkSession, tmp_path: Path, checkpoint: Path) -
 def test_restart_continues_with_new_messages_and_new_directories(
     spark: SparkSession, hub_root: Path, checkpoint: Path
 ) -> None:
-    assert len(again(spark, hub_root, checkpoint)) == 25
-    assert again(spark, hub_root, checkpoint) == []
+    assert len(Run(spark, hub_root, checkpoint).rows) == 25
+    assert Run(spark, hub_root, checkpoint).rows == []
     fill(hub_root / "berlin.plain.log", 2, first=3)
     fill(hub_root / "paris.orders.1.000", 4)
-    assert again(spark, hub_root, checkpoint) == [0, 1, 2, 3, 3, 4]
+    assert Run(spark, hub_root, checkpoint).offsets == [0, 1, 2, 3, 3, 4]
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("option", "value", "first"),
     [
-        ({"startingOffsets": "latest"}, []),
-        ({"startingOffsets": '{"journal": 97}'}, [97, 98, 99]),
-        ({"startingTimestamp": BASE_NS + 98 * 10**9}, [98, 99]),
+        ("startingOffsets", "latest", 100),
+        ("startingOffsets", '{"journal": 97}', 97),
+        ("startingTimestamp", str(BASE_NS + 98 * 10**9), 98),
     ],
 )
-def test_start(
-    spark: SparkSession, journal: Path, checkpoint: Path, options: dict[str, object], expected: list[int]
-) -> None:
-    assert again(spark, journal, checkpoint, **options) == expected
+def test_start(journal: Path, option: str, value: str, first: int) -> None:
+    assert reader(journal, **{option: value}).initialOffset()["journal"]["offset"] == first
 
 
 def test_damage_after_the_last_message_fails_instead_of_hanging(
     spark: SparkSession, journal: Path, checkpoint: Path
 ) -> None:
-    with (journal / "jnl" / "0000000000000000.jnl").open("r+b") as file:
-        at = file.read().index(b"v-42") - 30
-        file.seek(at)
-        file.write(b"\xff" * 8)
+    segment = journal / "jnl" / "0000000000000000.jnl"
+    overwrite(segment, segment.read_bytes().index(b"v-42") - 30, b"\xff" * 8)
     assert "CorruptionError" in failing(spark, journal, checkpoint)
 
 
-def test_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
-    again(spark, journal, checkpoint, reader="spark", maxMessagesPerTrigger=60)
+def test_a_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    Run(spark, journal, checkpoint, reader="spark", maxMessagesPerTrigger=60)
     assert sej.read_offset(journal, "spark") == 100  # the last batch too, though Spark never commits it
-
-
-def test_one_reader_at_a_time(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
     with sej.Offset(journal, "spark"):
         assert "reader 'spark'" in failing(spark, journal, checkpoint, reader="spark")
