@@ -173,15 +173,12 @@ class DirectoryFeed:
         except (SejError, OSError):  # the next pass reports it
             return True
 
-    def copy(self, hub: Hub, run: Run) -> int:
+    def copy(self, hub: Hub, run: Run) -> None:
         """Copy the messages that exist now.
 
         Args:
             hub: the hub.
             run: notes every step, and decides whether the rest is left for later.
-
-        Returns:
-            How many messages the hub did not have before.
 
         Raises:
             GapError: the hub expects messages that were deleted here.
@@ -193,18 +190,16 @@ class DirectoryFeed:
         if self._is_another():
             self.forget()
         end = self._tail.end_offset()
-        copied = 0
         if self.acknowledged != end:
             with Offset(self.path, self._reader, disk=self._disk) as kept:
                 end = self._tail.end_offset()  # another copier may have copied newer messages until now
                 try:
-                    copied = self._copy(hub, kept, end, run)
+                    self._copy(hub, kept, end, run)
                 except BaseException:
                     self.forget()
                     raise
         if not run.stopped():
             self._judge(end)
-        return copied
 
     def forget(self) -> None:
         """After a failure, ask the hub again for the journal's state."""
@@ -222,7 +217,7 @@ class DirectoryFeed:
             self._watch.close()
             self._watch = None
 
-    def _copy(self, hub: Hub, kept: Offset, end: int, run: Run) -> int:
+    def _copy(self, hub: Hub, kept: Offset, end: int, run: Run) -> None:
         if self.acknowledged is None or self._cursor is None:
             self._incarnation = Incarnation.look(self._directory)
             first = Journal(self.path, disk=self._disk).first_offset
@@ -235,9 +230,8 @@ class DirectoryFeed:
             if kept.value > self.acknowledged:  # the hub lost messages: retention here must wait for them again
                 kept.reset(self.acknowledged)
         assert self._cursor is not None
-        copied = committed_at = 0
         accepted = self._expected if self._accept_gaps else None
-        done_bytes = self.sent_bytes
+        done_bytes = committed_bytes = self.sent_bytes
         try:
             if self._cursor.due < end:
                 chunks = self._chunks(self._cursor, end, run)
@@ -246,13 +240,11 @@ class DirectoryFeed:
                     step = max(offset - self.acknowledged - sum(gap.missing for gap in passed), 0)
                     self.acknowledged = self._expected = max(offset, self.acknowledged)
                     self._create = False
-                    copied += step
                     run.acknowledged(step, self.sent_bytes - done_bytes)
-                    committed_at += self.sent_bytes - done_bytes
                     done_bytes = self.sent_bytes
-                    if committed_at >= _COMMIT_BYTES:
+                    if done_bytes - committed_bytes >= _COMMIT_BYTES:
                         kept.commit(self.acknowledged)
-                        committed_at = 0
+                        committed_bytes = done_bytes
         except GapError as error:
             raise self._way_over(error) from error
         finally:
@@ -265,7 +257,6 @@ class DirectoryFeed:
                 path=self.path,
             )
         self._cursor.park()
-        return copied
 
     def _start(self, state: JournalState, first: int, end: int) -> None:
         """Decide where to continue, from the state of the journal on the hub."""
@@ -429,13 +420,14 @@ class Copier(Closing):
             JournalNotFoundError: the path does not exist.
             NotAJournalError: the path is a file.
         """
-        copied = self._pass(Run(self.progress, self._on_progress), following=False)
+        before = self.progress.messages
+        self._pass(Run(self.progress, self._on_progress), following=False)
         for number, (name, error) in enumerate(self.progress.failures.items()):
             if number:
                 _log.error(_FAILED, name, error)
         for error in self.progress.failures.values():
             raise error
-        return copied
+        return self.progress.messages - before
 
     def run(self, stop: threading.Event | None = None, *, timeout: Seconds | None = None) -> int:
         """Follow: copy existing and new messages until ``stop`` is set.
@@ -499,7 +491,7 @@ class Copier(Closing):
         """Return the seconds to wait after this many failures in a row."""
         return backoff(failures, self._backoff_s, self._max_backoff_s)
 
-    def _pass(self, run: Run, *, following: bool = True) -> int:
+    def _pass(self, run: Run, *, following: bool = True) -> None:
         """Copy all directories once; errors of one directory are stored in the progress.
 
         Args:
@@ -507,30 +499,21 @@ class Copier(Closing):
             following: log new errors, and skip directories that failed a short while ago.
         """
         self._find(log=following)
-        copied = 0
         for feed in self._feeds.values():
             if run.stopped():
                 break
             if following and feed.retry_at > time.monotonic():
                 continue
             try:
-                copied += feed.copy(self._client, run)
-            except DirectoryUnavailableError as error:  # the hub has answered: other directories may succeed
-                self._failed(feed, error, log=following)
-            except (UnavailableError, AccessError, ClosedError):
-                raise
-            except SejError as error:
-                self._failed(feed, error, log=following)
-            except OSError as error:
-                failure = SejError(
-                    f"{error.strerror or error}; correct it on this machine", path=error.filename or feed.path
-                )
-                failure.__cause__ = error
-                self._failed(feed, failure, log=following)
+                feed.copy(self._client, run)
+            except (SejError, OSError) as error:
+                of_the_hub = isinstance(error, (UnavailableError, AccessError, ClosedError))
+                if of_the_hub and not isinstance(error, DirectoryUnavailableError):
+                    raise
+                self._failed(feed, error, log=following)  # other directories may succeed
             else:
                 self.progress.failures.pop(feed.name, None)
                 feed.failures, feed.retry_at = 0, 0.0
-        return copied
 
     def _require_hope(self) -> None:
         """Raise if each directory was refused twice, and only an operator can decide what to do."""
@@ -538,7 +521,11 @@ class Copier(Closing):
         if 0 < len(self._feeds) == sum(isinstance(error, (ConflictError, GapError)) for error in found):
             raise found[0]
 
-    def _failed(self, feed: DirectoryFeed, error: SejError, *, log: bool) -> None:
+    def _failed(self, feed: DirectoryFeed, error: SejError | OSError, *, log: bool) -> None:
+        if not isinstance(error, SejError):
+            reason = f"{error.strerror or error}; correct it on this machine"
+            cause, error = error, SejError(reason, path=error.filename or feed.path)
+            error.__cause__ = cause
         self._report(feed.name, error, log=log)
         feed.failures += 1
         feed.retry_at = time.monotonic() + self._backoff(feed.failures)
