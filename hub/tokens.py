@@ -92,10 +92,6 @@ class Tokens:
             AccessError: the file has a bad line, or others may write it.
             OSError: the file cannot be read.
         """
-        if isinstance(source, (str, os.PathLike)):
-            PATH("source", source)
-        else:
-            ITERABLE("source", source)
         self._path: Path | None = None
         self._stamp: tuple[int, int, int, int] | None = None
         self._wrong = ""
@@ -103,6 +99,7 @@ class Tokens:
         self._grants: list[Grant] = []
         self._lock = threading.Lock()
         if isinstance(source, (str, os.PathLike)):
+            PATH("source", source)
             self._path = Path(absolute_path(source))
             status = os.stat(source)
             if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -113,6 +110,7 @@ class Tokens:
                 )
             self._load(status)
         else:
+            ITERABLE("source", source)
             self._grants = list(source)
 
     def grant(self, token: str, now: float) -> Grant:

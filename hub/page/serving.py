@@ -159,9 +159,8 @@ class Site:
                     Route(f"/{address}", partial(self._page, show), methods=["GET"]),
                     Route(f"/{address}", partial(self._change, make), methods=["POST"]),
                 ]
-        self.application = Starlette(routes=routes, exception_handlers={404: self._not_found})
-        for kind in (SejError, OSError, ValueError):
-            self.application.add_exception_handler(kind, self._failed)
+        failed = dict.fromkeys((SejError, OSError, ValueError), self._failed)
+        self.application = Starlette(routes=routes, exception_handlers={**failed, 404: self._not_found})
 
     # These run on threads, because they read files.
 

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from hub.errors import UnavailableError
@@ -358,10 +359,9 @@ class Reader(Closing):
             on_retry=(on_retry, CALLABLE),
         )
         self._source = check_journal(client_id, journal_dir)
-        self._client = client
-        self._wait = wait
-        self._verify = verify
-        self._on_retry = on_retry
+        self._batches = partial(
+            batches, client, self._source, was_there=False, wait=wait, verify=verify, on_retry=on_retry
+        )
         self._held = HeldReaders(client, name, lease_s)
         kept = self._held.take({self._source: start})[self._source]
         self.is_new = not kept.kept
@@ -378,16 +378,7 @@ class Reader(Closing):
             OffsetBeyondEndError: the hub lost messages that were read, also if others have their offsets now.
             SejError: as :meth:`Client.follow`.
         """
-        found = batches(
-            self._client,
-            self._source,
-            self.offset,
-            was_there=False,
-            wait=self._wait,
-            verify=self._verify,
-            on_retry=self._on_retry,
-        )
-        for messages in found:
+        for messages in self._batches(self.offset):
             self._held.check()
             self.offset = messages[-1].offset + 1
             yield messages
