@@ -28,17 +28,6 @@ def order(pairs: list[tuple[Source, sej.Message]]) -> list[tuple[int, str, int]]
     return [(message.timestamp, source.client, message.offset) for source, message in pairs]
 
 
-def test_timestamp_then_client_then_offset(tmp_path: Path) -> None:
-    with hub.Store(tmp_path) as store:
-        store.put("b", "j", [at(0, 5), at(1, 5), at(2, 9)])
-        store.put("a", "j", [at(7, 5), at(8, 5), at(9, 7)])
-        store.put("a", "i", [at(8, 5)])
-    with hub.Merge(tmp_path, "r") as merge:
-        found = list(merge)
-    assert order(found) == [(5, "a", 7), (5, "a", 8), (5, "a", 8), (5, "b", 0), (5, "b", 1), (7, "a", 9), (9, "b", 2)]
-    assert [source.journal_dir for source, _ in found[:3]] == ["j", "i", "j"]
-
-
 def send(root: Path, **clients: Iterable[int]) -> None:
     """Send messages of these times to the journal j of each client; the offsets begin with 0."""
     with hub.Store(root) as store:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import hub.wire.service
 import sej
 from hub.wire import Client, Rows
 from hub.wire import hub_pb2 as pb
@@ -216,16 +215,3 @@ def test_messages_after_the_last_checksum_are_read_too(tmp_path: Path) -> None:
             client.put(JOURNAL, [sej.Message(at, at, 0, b"", bytes(200_000))])
             assert len(client.get(JOURNAL, 0, max_bytes=1 << 20)) == at + 1
             assert client.get(JOURNAL, at)[0].offset == at
-
-
-def test_errors_name_hub_and_journal(tmp_path: Path) -> None:
-    with connected(tmp_path, "a") as (_, client):
-        with pytest.raises(sej.JournalNotFoundError, match=r"^hub at 127.0.0.1:\d+, journal EWR.flights: "):
-            client.get("flights", 0, client_id="EWR")
-        with pytest.raises(hub.GapError, match=r"^hub at 127.0.0.1:\d+, journal a.j, offset 5: "):
-            client.put(JOURNAL, [*sample(1), sej.Message(5, 1, 0, b"", b"")])
-    with (
-        Client("127.0.0.1:1", client_id="a") as client,
-        pytest.raises(hub.UnavailableError, match=r"^hub at 127.0.0.1:1, journal a.j: UNAVAILABLE"),
-    ):
-        client.get(JOURNAL, 0)

@@ -8,11 +8,11 @@ import pytest
 
 import hub
 import sej
-from hub.wire import Client, Copier
+from hub.wire import Client
 from hub.wire.copier import DirectoryFeed, Progress, Run
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
-from tests.hub.support import fill, same_bytes, serving
+from tests.hub.support import fill, serving
 from tests.hub.transport import Transport
 from tests.sej.support import sample
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
@@ -67,28 +67,6 @@ def test_the_hub_has_every_message_of_any_size(seed: int) -> None:
             for source, message in merge:
                 merged[source.journal_dir].append(message)
         assert merged == rows
-
-
-def test_messages_around_every_limit_go_over_the_wire(tmp_path: Path) -> None:
-    limit = 1 << 20
-    sizes = [1, (1 << 18) - 30, 1 << 18, 2, limit - 30, limit, 3, 4 * limit, (4 << 20) + 1, 4, 5]
-    rows = [sej.Message(n, n, 0, b"k", bytes([n]) * size) for n, size in enumerate(sizes)]
-    fill(tmp_path / "j", rows)
-    with serving(tmp_path / "hub") as (_, server), Client(server.address, client_id="c") as client:
-        assert Copier(tmp_path / "j", client).run_once() == len(rows)
-        same_bytes(tmp_path / "j", tmp_path / "hub" / "c.j")
-        assert client.put("put", rows) == len(rows)
-        same_bytes(tmp_path / "j", tmp_path / "hub" / "c.put")
-        found: list[sej.Message] = []
-        while len(found) < len(rows):
-            found += client.get("j", len(found))
-        assert found == rows
-        followed: list[sej.Message] = []
-        for batch in (batches := client.follow("put", 0)):
-            followed += batch
-            if len(followed) == len(rows):
-                batches.close()  # type: ignore[attr-defined]
-        assert followed == rows
 
 
 def test_no_reply_is_larger_than_the_limit_but_for_one_message(tmp_path: Path) -> None:

@@ -167,14 +167,6 @@ def test_other_addresses_need_tls_and_tokens(tmp_path: Path, tokens: Path, missi
     assert b"--certificate, --key and --tokens" in done.stderr
 
 
-def test_every_address_with_tls_and_tokens(tmp_path: Path, tokens: Path) -> None:
-    certificate, key = CERTIFICATES / "server.pem", CERTIFICATES / "server.key"
-    orders = filled(tmp_path / "orders")
-    with PageServer([orders], "0.0.0.0", 0, certificate=certificate, key=key, tokens=tokens) as server:
-        client = Client(server.url.replace("0.0.0.0", "127.0.0.1"), CERTIFICATES / "ca.pem")
-        assert client.ask("GET", "/", Authorization=f"Bearer {VIEW}", Host="hub.example.com").status == 200
-
-
 def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
     with started("ui", filled(tmp_path / "orders"), "--port", "0") as running:
         assert running.stdout is not None
