@@ -241,6 +241,4 @@ class DeadLetterJournal:
 
     def number(self) -> int:
         """Return the number of this journal of dead letters."""
-        with suppress(JournalNotFoundError):
-            return _journal_number(self.path, self._directory.disk)
-        return 0
+        return _journal_number(self.path, self._directory.disk)

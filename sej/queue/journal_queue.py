@@ -321,11 +321,7 @@ class JournalQueue(WorkQueue):
         return self._core.locked(self._outcome_now, offset)
 
     def _ended(self, offsets: Collection[int]) -> set[int]:
-        return self._core.locked(self._ended_now, offsets)
-
-    def _ended_now(self, offsets: Collection[int]) -> set[int]:
-        keeps = self._core.log.state.keeps
-        return {offset for offset in offsets if offset not in keeps}
+        return self._core.locked(lambda: set(offsets).difference(self._core.log.state.keeps))
 
     def _outcome_now(self, offset: int) -> Outcome | None:
         state = self._core.log.state

@@ -14,7 +14,7 @@ A queue with an order of keys, or with limits by kind, has a :class:`Source` of 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from sej.checks import POSITIVE, TEXT, instance_of, optional, require
 from sej.errors import CorruptionError, OffsetTooSmallError, SejError
@@ -37,34 +37,22 @@ Found = list[tuple[Message, int]]
 """Messages that were taken, each with its number of attempts."""
 
 
-class Rate(NamedTuple):
-    """A rate.
-
-    Attributes:
-        burst: how many items, at most immediately after one another.
-        interval_ns: the time that one item takes.
-    """
-
-    burst: int
-    interval_ns: int
-
-
-def parse_rate(text: str) -> Rate:
-    """Return the rate of a text: ``10/s``, ``100/m``, ``5/h``, ``1/30s``.
+def parse_rate(text: str) -> tuple[int, int]:
+    """Return the burst and the interval, in ns, of a rate: ``10/s``, ``100/m``, ``5/h``, ``1/30s``.
 
     Raises:
         ValueError: the text is not a rate.
 
     Example:
         >>> parse_rate("10/s"), parse_rate("1/30s")
-        (Rate(burst=10, interval_ns=100000000), Rate(burst=1, interval_ns=30000000000))
+        ((10, 100000000), (1, 30000000000))
     """
     found = _RATE.fullmatch(text.strip())
     if found is None or found[2] == "0":
         raise ValueError(f"rate must be a number of items per time, as in '10/s', '100/m' or '1/30s', got {text!r}")
     count = int(found[1])
     span_ns = min(int(found[2] or 1) * _UNIT_NS[found[3]], LONGEST_NS)
-    return Rate(count, max(span_ns // count, 1))
+    return count, max(span_ns // count, 1)
 
 
 def require_rate(name: str, value: Any) -> None:

@@ -274,7 +274,7 @@ class KeyOrder:
     def keyed(self, offset: int, key: int, *, holds: bool) -> None:
         """An item that is leased or waiting has this key."""
         if key:
-            self._forget(offset)
+            self.forget(offset)
             self.keys[offset] = key
             if holds:
                 self.held[key] = (*self.held.get(key, ()), offset)
@@ -293,7 +293,7 @@ class KeyOrder:
         """
         key = key or self.keys.get(offset, 0)
         if self.keys.get(offset, key) != key:
-            self._forget(offset)  # a damaged log gives it two keys
+            self.forget(offset)  # a damaged log gives it two keys
         if fresh and parked:
             self.count = max(self.count - 1, 0)
         held = self.held.get(key, ())
@@ -316,17 +316,13 @@ class KeyOrder:
             if key in self.parked or key in self.aside:  # it may be free for another one
                 self.released.add(key)
 
-    def set_aside(self, *, parked: bool) -> None:
-        """A fresh item waits now; parked: whether it was below the frontier."""
-        self.count = max(self.count - parked, 0)
-
     def left(self, offset: int, frontier: int, *, known: bool) -> None:
         """An item ended; known: whether it was leased or waiting.
 
         One that ended ahead of the frontier is remembered: the frontier may pass it while its key has a lower bound. So
         is one whose message looks as if it had no kind, because the headers of items that ended are forgotten.
         """
-        key = self._forget(offset)
+        key = self.forget(offset)
         bound = self.parked.get(key, NEVER)
         if self.kinds is not None:
             bound = min(bound, self.parked.get(0, NEVER))
@@ -336,14 +332,6 @@ class KeyOrder:
                 low = self.low(frontier)
                 self.ended = {number for number in self.ended if number >= low}
                 self._prune_at = _MANY + 2 * len(self.ended)
-
-    def forget(self, offset: int) -> None:
-        """An item has no message, or its message was removed."""
-        self._forget(offset)
-
-    def died(self, offset: int) -> bool:
-        """An item became a dead letter; return whether it keeps its key."""
-        return self.block and offset in self.keys
 
     def blocked(self, offset: int, key: int, frontier: int, *, on: bool) -> None:
         """A dead letter keeps its key, or does not any more."""
@@ -367,7 +355,7 @@ class KeyOrder:
         self.ended.clear()
         self.count = 0
         for offset in waiting:
-            self._forget(offset)
+            self.forget(offset)
 
     def lost(self, first: int, count: int) -> None:
         """Messages below first were removed from the journal; so many of them were parked."""
@@ -376,7 +364,7 @@ class KeyOrder:
         self.ended = {offset for offset in self.ended if offset >= first}
         self.released.update(self.parked)
 
-    def _forget(self, offset: int) -> int:
+    def forget(self, offset: int) -> int:
         """Remove an item from its key, and return the key; 0: it has none."""
         key = self.keys.pop(offset, 0)
         if key:

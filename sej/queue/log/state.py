@@ -320,8 +320,8 @@ class QueueState:
         if self.order is not None:
             if known:
                 self.order.given_back(offset)
-            else:
-                self.order.set_aside(parked=offset < self.frontier)
+            elif offset < self.frontier:  # it was parked
+                self.order.count = max(self.order.count - 1, 0)
         return Waiting(attempt, ready_at_ns, priority, exhausted == records.EXHAUSTED)
 
     def _on_extend(self, offset: int, deadline_ns: int, _attempt: int) -> None:
@@ -334,7 +334,7 @@ class QueueState:
 
     def _on_dead(self, offset: int, _attempt: int, _stamp: int) -> None:
         known = self._remove(offset)
-        if self.order is not None and not self.order.died(offset):
+        if self.order is not None and not (self.order.block and offset in self.order.keys):
             self.order.left(offset, self.frontier, known=known)
         self._forget(offset)
         self.dead += 1
