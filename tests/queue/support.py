@@ -3,9 +3,14 @@
 import fcntl
 import platform
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import pytest
 
 import sej
 from sej.journal.directory import Directory
@@ -68,6 +73,16 @@ def take(q: sej.WorkQueue) -> Any:
 def taken(q: sej.WorkQueue, n: int = 99) -> list[bytes]:
     """Take the items that can be taken now, and return their values."""
     return [item.value for item in q.get_many(n, timeout=0)]
+
+
+@contextmanager
+def interrupted_before_the_message(q: JournalQueue) -> Iterator[None]:
+    """Interrupt the block after it has written records, and before it appends their messages."""
+    with (
+        patch.object(q._core.writer, "append_encoded", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        yield
 
 
 def values(q: sej.WorkQueue) -> list[bytes]:

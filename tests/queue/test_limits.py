@@ -49,22 +49,6 @@ def test_each_kind_has_its_limit_and_those_below_it_take_turns(by: str, tmp_path
         assert [value for value in found if value.startswith(b"a")] == [b"a%d" % n for n in range(8)]
 
 
-def test_an_item_that_waits_for_a_retry_takes_no_place(tmp_path: Path, clock: FakeClock) -> None:
-    with opened(tmp_path, clock, limit=sej.Limit(TENANT, concurrency=1), lease_s=60) as q:
-        put(q, "a", b"0", b"1", b"2")
-        take(q).retry(30)
-        item = take(q)
-        assert (item.value, q.get(timeout=0)) == (b"1", None)
-        clock.move(31)
-        assert q.get(timeout=0) is None
-        item.done()
-        assert taken(q) == [b"0"]
-        clock.move(61)  # its lease is over
-        assert taken(q) == [b"0"]
-        q.cancel(0)
-        assert taken(q) == [b"2"]
-
-
 def test_an_item_that_ended_is_not_taken_for_one_without_a_kind(tmp_path: Path, clock: FakeClock) -> None:
     with opened(tmp_path, clock, limit=sej.Limit(TENANT, concurrency=1)) as q:
         put(q, "", b"0", b"1")

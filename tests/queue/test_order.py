@@ -30,15 +30,6 @@ def handle(q: JournalQueue, *values: bytes) -> None:
 
 
 class TestRules:
-    def test_one_item_of_a_key_at_a_time_and_a_stuck_key_delays_no_other(self, q: JournalQueue) -> None:
-        q.put_many([b"a1", b"a2", b"b1", b"a3", b"b2", b"c1"], [b"a", b"a", b"b", b"a", b"b", b"c"])
-        first = q.get_many(99, timeout=0)
-        assert [item.value for item in first] == [b"a1", b"b1", b"c1"]
-        first[1].done()
-        assert taken(q) == [b"b2"]
-        first[0].done()
-        assert taken(q) == [b"a2"]
-
     def test_a_dead_letter_may_block_its_key_until_it_is_put_back(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, order="key", on_dead="block") as q:
             q.put_many([b"a1", b"a2", b"b1", b"b2"], [b"a", b"a", b"b", b"b"])
@@ -55,18 +46,6 @@ class TestRules:
             assert q.cancel(2)  # the letter stays dead, and its key is free
             assert taken(q) == [b"b2"]
             assert q.stats().dead == 1
-
-    def test_a_delayed_item_holds_its_key_from_the_time_when_it_is_ready(
-        self, q: JournalQueue, clock: FakeClock
-    ) -> None:
-        q.put(b"a1", b"a", delay_s=60)
-        q.put_many([b"a2", b"a3"], [b"a", b"a"])
-        item = take(q)
-        assert item.value == b"a2"
-        clock.move(10)
-        item.done()
-        clock.move(51)
-        assert taken(q) == [b"a1"]
 
     def test_an_item_that_became_ready_while_the_call_waited_for_the_lock_comes_first(
         self, q: JournalQueue, clock: FakeClock

@@ -24,7 +24,17 @@ from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import OS
 from sej.system.locks import Lock
 from tests.crash.disk import FaultyDisk
-from tests.queue.support import NS, FakeClock, kill, move, opened, take, taken_after_waiting, values
+from tests.queue.support import (
+    NS,
+    FakeClock,
+    interrupted_before_the_message,
+    kill,
+    move,
+    opened,
+    take,
+    taken_after_waiting,
+    values,
+)
 from tests.ticks import next_tick
 
 
@@ -99,15 +109,6 @@ class TestLeases:
             clock.move(0.9)
             assert other.get(timeout=0) is None
             item.done()
-
-    def test_done_after_the_deadline_counts_while_no_worker_has_taken_the_item(
-        self, q: JournalQueue, clock: FakeClock
-    ) -> None:
-        q.put(b"job")
-        item = take(q)
-        clock.move(100)
-        item.done()
-        assert q.stats().done == 1
 
     def test_items_of_a_dead_process_are_given_back_immediately(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as survivor:
@@ -280,14 +281,8 @@ class TestDeadLetters:
             q.put(b"urgent", priority=3)
             for item in q.get_many(2, timeout=0):
                 item.fail("why")
-
-            def die(data: bytes, count: int) -> None:
-                raise KeyboardInterrupt
-
-            write, q._core.writer.append_encoded = q._core.writer.append_encoded, die  # type: ignore[method-assign]
-            with pytest.raises(KeyboardInterrupt):
+            with interrupted_before_the_message(q):
                 q.redrive()
-            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             q.put(b"another")  # takes the offset of one that was not written
             assert q.redrive() == 2
             assert values(q) == [b"urgent", b"another", b"first"]
@@ -312,15 +307,8 @@ class TestPutting:
     def test_an_intent_without_its_message_takes_no_room(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, maxsize=3) as q:
             q.put(b"a")
-            write = q._core.writer.append_encoded
-
-            def die(data: bytes, count: int) -> None:
-                raise KeyboardInterrupt
-
-            q._core.writer.append_encoded = die  # type: ignore[method-assign]
-            with pytest.raises(KeyboardInterrupt):
+            with interrupted_before_the_message(q):
                 q.put_many([b"lost", b"too"], delay_s=5.0)
-            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             q.put_many([b"b", b"c"], timeout=0)
             with pytest.raises(sej.QueueFullError):
                 q.put(b"d", timeout=0)
@@ -417,21 +405,16 @@ class TestWhole:
             first.done()
         assert sej.read_offset(tmp_path, "worker") == 2
 
-    def test_a_queue_that_was_moved_forwards_continues_there(self, tmp_path: Path, clock: FakeClock) -> None:
+    @pytest.mark.parametrize("done", [1, 4])
+    def test_a_queue_that_was_moved_forwards_or_back_continues_there(
+        self, tmp_path: Path, clock: FakeClock, done: int
+    ) -> None:
         with opened(tmp_path, clock) as q:
             q.put_many([b"a", b"b", b"c", b"d"])
-            take(q).done()
+            q.done_many(q.get_many(done, timeout=0))
         move(tmp_path, 3)
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"d"]
-
-    def test_a_queue_that_was_moved_back_delivers_again(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock) as q:
-            q.put_many([b"a", b"b"])
-            assert values(q) == [b"a", b"b"]
-        move(tmp_path, 1)
-        with opened(tmp_path, clock) as q:
-            assert values(q) == [b"b"]
 
     def test_retention_waits_for_the_head(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, segment_bytes=100) as q:
@@ -813,16 +796,9 @@ class TestDamage:
 
     def test_an_intent_without_its_message_is_void(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as q:
-            write = q._core.writer.append_encoded
-
-            def die(data: bytes, count: int) -> None:
-                raise KeyboardInterrupt
-
-            q._core.writer.append_encoded = die  # type: ignore[method-assign]
             for options in ({"delay_s": 1000.0}, {"dedupe_key": b"k"}, {"expire_s": 0.001}):
-                with pytest.raises(KeyboardInterrupt):
+                with interrupted_before_the_message(q):
                     q.put(b"lost", **options)
-            q._core.writer.append_encoded = write  # type: ignore[method-assign]
             assert tuple(q.stats().values())[:3] == (0, 0, 0)
             clock.move(1)
             q.put(b"plain")

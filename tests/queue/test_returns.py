@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from tests.queue.support import FakeClock, kill, move, opened, take, values
+from tests.queue.support import FakeClock, interrupted_before_the_message, kill, move, opened, take, values
 
 
 def test_purge_removes_items_whose_leases_ended(tmp_path: Path, clock: FakeClock) -> None:
@@ -31,12 +31,7 @@ def test_purge_removes_items_whose_leases_ended(tmp_path: Path, clock: FakeClock
 def test_a_purge_forgets_an_intent_without_its_message(tmp_path: Path, clock: FakeClock) -> None:
     q = opened(tmp_path, clock)
     q.put(b"a")
-
-    def die(data: bytes, count: int) -> None:
-        raise KeyboardInterrupt
-
-    q._core.writer.append_encoded = die  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_before_the_message(q):
         q.put(b"lost", priority=1)
     kill(q)
     with opened(tmp_path, clock) as q:

@@ -205,13 +205,6 @@ def test_the_next_limit_is_kept_although_on_time_limit_waits_and_raises(
     until(lambda: raised == [failure, failure])
 
 
-def test_a_stop_finishes_the_item_in_hand(q: JournalQueue) -> None:
-    stop = threading.Event()
-    q.put_many([b"a", b"b"])
-    assert sej.work(q, lambda _: stop.set(), stop=stop) == 1
-    assert tuple(q.stats().values())[:4] == (1, 0, 0, 1)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_item_in_hand(q: JournalQueue, number: signal.Signals) -> None:
     before = signal.getsignal(number)
