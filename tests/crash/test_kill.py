@@ -1,13 +1,11 @@
 """Writers that are killed: what they acknowledged on a pipe is there, and nothing is half there."""
 
-import itertools
-import random
-import time
 from pathlib import Path
 
 import pytest
 
 import sej
+from tests.crash.harness import SAME_OR_LONG, dice_of_cases
 from tests.sej.hooks import PATIENCE_S, script
 from tests.sej.support import read_all
 
@@ -66,22 +64,16 @@ def kill_one(path: Path, durability: str, seed: int, lines: int) -> None:
     assert sej.Journal(path).verify() == [], f"seed {seed}"
 
 
-@pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
-def test_what_was_acknowledged_survives_sigkill(durability: str, tmp_path: Path) -> None:
-    for seed in range(2):
-        kill_one(tmp_path, durability, seed, 1 + 80 * seed)
-
-
-@pytest.mark.torture
+@SAME_OR_LONG
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("durability", ["buffer", "os", "interval", "disk"])
-def test_what_was_acknowledged_survives_many_sigkills(durability: str, tmp_path: Path, torture_s: float) -> None:
-    deadline = time.monotonic() + torture_s
-    start = random.randrange(1 << 30)
-    for seed in itertools.count(start):
-        kill_one(tmp_path / str((seed - start) // 20), durability, seed, random.Random(seed).randrange(1, 400))
-        if time.monotonic() > deadline:
-            break
+def test_what_was_acknowledged_survives_sigkill(
+    durability: str, tmp_path: Path, torture_s: float, *, long: bool
+) -> None:
+    for number, dice in enumerate(dice_of_cases(2, torture_s, long=long)):
+        kill_one(
+            tmp_path / str(number // 20), durability, dice.randrange(1 << 30), dice.randrange(1, 400 if long else 100)
+        )
 
 
 OPENER = """

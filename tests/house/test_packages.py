@@ -10,12 +10,6 @@ import pytest
 from tests.house.house import PACKAGES, ROOT
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_package_is_here_and_typed(package: str) -> None:
-    assert (ROOT / package / "__init__.py").is_file()
-    assert (ROOT / package / "py.typed").is_file()
-
-
 def test_settings_name_the_same_packages() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packaged = settings["tool"]["setuptools"]["packages"]["find"]["include"]

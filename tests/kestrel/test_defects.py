@@ -83,15 +83,6 @@ def test_what_stands_behind_zeros_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "jobs.1475195912694.174.5").read_bytes() == before[174:]
 
 
-def test_an_item_too_large_for_a_file_harms_no_other(tmp_path: Path) -> None:
-    with segmented.Queue(tmp_path, "jobs", journal_bytes=200) as queue:
-        queue.put(b"before")
-        with pytest.raises(kestrel.KestrelError, match="limit of the format"):
-            queue.put(b"x" * 300)
-        queue.put(b"after")
-    assert [item.data for item in segmented.load(tmp_path, "jobs").items] == [b"before", b"after"]
-
-
 @pytest.mark.parametrize("case", cases("libkestrel"))
 def test_opening_delivers_what_is_pending(case: str, tmp_path: Path) -> None:
     """Every golden case: each reader gets what the documents say it has yet to see. Others' files are left alone."""

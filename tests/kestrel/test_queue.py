@@ -80,16 +80,18 @@ def test_a_closed_queue_wakes_and_refuses(made: Callable[..., Any], kind: Any) -
 
 
 def test_items_expire_at_or_after_their_time(made: Callable[..., Any], kind: Any, clock: Clock) -> None:
-    with closing(made()) as q:
-        for data, until in ((b"soon", START + 10), (b"never", None), (b"later", START + 20)):
+    with closing(made(max_age_s=1)) as q:
+        for data, until in ((b"soon", START + 10), (b"old", None), (b"later", START + 20)):
             q.put(data, until)
         clock.now = START + 9 + kind.late_ms
         assert q.peek().data == b"soon"
         clock.now += 1
-        assert q.peek().data == b"never"
-        clock.now += 100
-        assert values(q) == [b"never"]
-        assert q.expired() == 2
+        assert q.peek().data == b"old"
+        clock.now = START + 999 + kind.late_ms
+        assert q.peek().data == b"old"
+        clock.now += 1
+        assert values(q) == []
+        assert (q.expired(), len(q)) == (3, 0)
 
 
 def test_limits_refuse(made: Callable[..., Any]) -> None:
@@ -314,29 +316,14 @@ def test_the_pair_that_reserve_returns_is_not_an_xid(opened: Callable[..., kestr
 
 def test_a_queue_in_read_behind_is_packed_at_checkpoints(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
     with opened(max_memory_bytes=10_000) as queue:
-        expected = [b"%05d" % number + b"x" * 95 for number in range(2000)]
-        for value in expected:
-            queue.put(value)
+        items = [b"%0100d" % number for number in range(2000)]
+        for item in items:
+            queue.put(item)
         assert queue.counters().journal_rotations > 10
         assert queue.counters().mem_items < 40
         before = journal_bytes(tmp_path)
-        got = []
-        for number in range(1500):
-            found = queue.reserve()
-            assert found is not None
-            got.append(found[1].data)
-            if number % 7:
-                queue.confirm(found[0])
-            elif number % 2:
-                queue.get()
-                got.append(b"")
-        state = kestrel.replay(tmp_path, "cars")
-        assert len(state.items) == len(queue)
-        assert {xid: item.data for xid, item in state.open_transactions.items()} == {
-            xid: item.data for xid, item in queue.open_transactions.items()
-        }
+        assert [found.data for _ in range(1500) if (found := queue.get())] == items[:1500]
         assert journal_bytes(tmp_path) < before
-        assert [item.data for item in state.items] == values(queue)
 
 
 def test_names_of_files_are_those_of_the_original(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
@@ -352,12 +339,10 @@ def test_names_of_files_are_those_of_the_original(opened: Callable[..., kestrel.
     assert kestrel.replay(tmp_path, "cars").items == []
 
 
-def test_transaction_ids_go_over_the_top(opened: Callable[..., kestrel.Queue], tmp_path: Path) -> None:
+def test_transaction_ids_go_over_the_top() -> None:
     assert next_xid(2**31 - 1, {}) == -(2**31)
     assert next_xid(-1, {}) == 1
     assert next_xid(1, dict.fromkeys([2, 3])) == 4
-    with pytest.raises(BadNameError):
-        kestrel.Queue(tmp_path, "a.b")
 
 
 def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
@@ -573,20 +558,6 @@ def test_retired_files_are_archived(jobs: Callable[..., segmented.Queue], tmp_pa
     assert [item.id for path in archived for item in segmented.read_writer_file(path)] == list(range(1, 10))
 
 
-def test_items_expire_at_their_time(jobs: Callable[..., segmented.Queue], clock: Clock) -> None:
-    told: list[int] = []
-    with jobs(max_age_s=1, on_expired=lambda item: told.append(item.id)) as queue:
-        queue.put(b"a", expire_time=START + 10)
-        queue.put(b"b")
-        reader = queue.reader()
-        clock.now += 10
-        assert reader.peek() == (2, START, None, 0, b"b")
-        clock.now += 990
-        assert reader.get() is None
-        assert told == [1, 2]
-        assert (reader.head, len(reader), reader.size) == (2, 0, 0)
-
-
 def test_limits_refuse_if_any_reader_is_full(jobs: Callable[..., segmented.Queue]) -> None:
     with jobs(max_items=2) as queue:
         a, b = queue.reader("a"), queue.reader("b")
@@ -634,7 +605,7 @@ def test_an_expired_item_is_told_until_it_is_heard(jobs: Callable[..., segmented
         assert len(reader) == 2
         assert reader.get() is None
         assert told == [1, 1, 2]
-        assert (len(reader), reader.head) == (0, 2)
+        assert (len(reader), reader.head, reader.size) == (0, 2, 0)
 
 
 # --- The options of both

@@ -109,13 +109,6 @@ def test_unknown_dialects_files_and_names_are_refused(tmp_path: Path) -> None:
             kestrel.replay(tmp_path, name)
 
 
-def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path) -> None:
-    data = b"\x02" + (2**31 - 1).to_bytes(4, "little") + b"\0" * 100
-    with bounded(8 << 20):
-        found, error = read(tmp_path / "j", data)
-    assert found == [] and "cut short" in str(error)
-
-
 LIKE_A_DUMP = 1475195912693 & ~0xFF | 7
 """An add time with which a CONTINUE looks like a state dump at first, so that each is looked at by itself."""
 
