@@ -66,15 +66,6 @@ def test_a_journal_that_ends_with_a_state_dump_takes_new_items(tmp_path: Path) -
         assert len(queue) == count + 1
 
 
-def test_zeros_of_a_crash_are_cut_before_anything_is_written(tmp_path: Path) -> None:
-    lay_out("libkestrel", "crash_zero_padded", tmp_path)
-    for number in range(11, 14):
-        with segmented.Queue(tmp_path, "jobs", journal_bytes=1 << 20) as queue:
-            assert queue.put(b"new") == number
-            assert queue.damage == []
-    assert segmented.load(tmp_path, "jobs").items[-1].id == 13
-
-
 def test_what_stands_behind_zeros_is_kept(tmp_path: Path) -> None:
     lay_out("libkestrel", "zero_hole", tmp_path)
     before = (tmp_path / "jobs.1475195912694").read_bytes()

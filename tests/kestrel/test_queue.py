@@ -360,22 +360,6 @@ def test_a_closed_queue_has_no_file_open(tmp_path: Path) -> None:
     assert not is_open()
 
 
-def test_a_forked_child_that_closes_the_queue_leaves_its_files_alone(tmp_path: Path) -> None:
-    """A block that a child leaves by an exception closes the parent's queue there."""
-    with kestrel.Queue(tmp_path, "cars", sync="always") as queue:
-        queue.put(b"parent")
-        queue.get()
-        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        child = os.fork()
-        if not child:
-            queue.close()
-            os._exit(7)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-        queue.put(b"more")
-        assert [item.data for item in kestrel.replay(tmp_path, "cars").items] == [b"more"]
-
-
 def test_a_number_at_the_end_of_all_numbers_is_no_number(tmp_path: Path) -> None:
     """A rotated file gets a higher number, which must still be valid for all programs."""
     (tmp_path / "cars.9999999999999999999").write_bytes(b"\x01")
@@ -455,31 +439,6 @@ def test_a_queue_longer_than_memory_is_read_past_the_damage_of_an_older_file(tmp
 
 
 # --- libkestrel
-
-
-def test_a_commit_holds_although_the_head_moves_over_others(jobs: Callable[..., segmented.Queue]) -> None:
-    """After an opening the head passes done items only when it reaches them: found by killing processes."""
-    with jobs() as queue:
-        queue.put_many([b"x"] * 9)
-        reader = queue.reader()
-        for _ in range(9):
-            reader.get()
-        for number in (1, 3, 4):
-            assert reader.commit(number)
-    queue = jobs()
-    reader = queue.reader()
-    for number in (2, 5, 6):
-        item = reader.get()
-        assert item is not None
-        assert item.id == number
-        if number != 5:
-            assert reader.commit(item)
-    on_disk = segmented.load(queue.directory, "jobs")
-    assert on_disk.pending("") == [5, 7, 8, 9]
-    queue.close()
-    with jobs() as queue:
-        taken = [item.id for _ in range(9) if (item := queue.reader().get())]
-        assert taken == [5, 7, 8, 9]
 
 
 def test_given_back_items_come_first_and_count_errors(jobs: Callable[..., segmented.Queue]) -> None:
@@ -568,14 +527,6 @@ def test_limits_refuse_if_any_reader_is_full(jobs: Callable[..., segmented.Queue
             queue.put(b"3")
         assert b.commit(1)
         queue.put(b"3")
-
-
-def test_a_reader_file_is_what_the_original_writes(jobs: Callable[..., segmented.Queue], tmp_path: Path) -> None:
-    with jobs() as queue:
-        queue.put(b"a")
-    assert (tmp_path / "jobs.read.").read_bytes().hex(" ") == "26 3c 26 03 02 00 00 00 00 00 00 00 00 91 00 00 00 00"
-    (writer,) = [path for path in tmp_path.iterdir() if path.name[5:].isdecimal()]
-    assert writer.read_bytes()[:5].hex(" ") == "27 64 26 03 86"
 
 
 def test_what_has_expired_takes_no_room(jobs: Callable[..., segmented.Queue], clock: Clock) -> None:

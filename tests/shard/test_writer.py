@@ -199,34 +199,6 @@ def test_a_file_and_a_closed_writer_refuse(path: shard.Path, tmp_path: FilePath)
         writer.append_many([b"a"])
 
 
-def test_a_forked_child_holds_no_shard(path: shard.Path) -> None:
-    """The locks die with the process that opened the writer, though its child lives; shards at rest change nothing."""
-    release, hold = os.pipe()
-    answer, tell = os.pipe()
-    opener = os.fork()
-    if not opener:
-        os.close(hold)
-        writer = shard.Writer(path, max_open=2)
-        writer.append_many([b"v"] * len(KEYS), KEYS)
-        if os.fork():
-            signal.pause()
-        try:
-            writer.append(b"v", KEYS[0])
-        except sej.ClosedError:
-            os.write(tell, b"refused")
-        os.read(release, 1)  # until the test is done with it
-        os._exit(0)
-    os.close(release)
-    assert os.read(answer, 100) == b"refused"
-    os.kill(opener, signal.SIGKILL)
-    os.waitpid(opener, 0)
-    with shard.Writer(path) as another:
-        another.append_many([b"v"] * len(KEYS), KEYS)
-    for fd in (hold, answer, tell):
-        os.close(fd)
-    assert sum(map(len, contents(path).values())) == 2 * len(KEYS)
-
-
 @pytest.fixture(params=[routing.APPENDER, routing.Appender], ids=["python", "chosen"])
 def appender(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("shard.writer.Appender", request.param)
