@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sej.checks import TEXT
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
-from sej.system.disk import OS, Disk, Status
+from sej.system.disk import OS, Disk, Status, replace_file
 from sej.system.paths import Resolved, absolute_path
 from shard.names import RECORDS_DIR
 
@@ -147,15 +148,9 @@ def make_root(root: str, *, disk: Disk = OS) -> None:
         disk.mkdir(root, parents=True)
     if not is_root(root, disk=disk):
         _require_clients_only(root, disk)
-        try:
-            file = disk.open(os.path.join(root, MARKER), "new")
-        except FileExistsError:  # another store has created this root
-            return
-        try:
-            file.write(_MARKER_TEXT)
-            file.sync()
-        finally:
-            file.close()
+        marker = os.path.join(root, MARKER)
+        with suppress(FileExistsError, FileNotFoundError):  # another store creates this root
+            replace_file(disk, f"{marker}.tmp", marker, _MARKER_TEXT)
 
 
 def _require_clients_only(root: str, disk: Disk) -> None:

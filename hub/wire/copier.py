@@ -109,6 +109,10 @@ class Run:
         if self.on_progress is not None:
             self.on_progress(self.progress)
 
+    def left(self, most_s: float) -> float:
+        """Return how long to wait: at most these seconds, and not longer than the run lasts."""
+        return most_s if self.deadline is None else max(0.0, min(most_s, self.deadline - time.monotonic()))
+
     def stopped(self) -> bool:
         """Return True to leave the rest for later."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
@@ -466,10 +470,9 @@ class Copier(Closing):
                     failures += 1
                     _log.warning("%s: %s", self.path, error)
                 if failures:
-                    delay = self._backoff(failures)
-                    stop.wait(delay if deadline is None else max(0.0, min(delay, deadline - time.monotonic())))
+                    stop.wait(run.left(self._backoff(failures)))
                 else:
-                    self._wait(root, stop, deadline)
+                    self._wait(root, run)
         finally:
             root.close()
             self.close()
@@ -584,17 +587,12 @@ class Copier(Closing):
             )
         return {name: os.path.join(self.path, name) for name in journals_in(self._disk, self.path)}
 
-    def _wait(self, root: Watch, stop: threading.Event, deadline: float | None) -> None:
+    def _wait(self, root: Watch, run: Run) -> None:
         """Wait until something changes here; a new watch wakes immediately."""
         watches = [root, *(feed.watch for feed in self._feeds.values())]
-        while not stop.is_set():
+        while not run.stopped():
             now = time.monotonic()
             if any(feed.retry_at <= now and feed.has_news() for feed in self._feeds.values()):
                 return
-            left = _LOOK_AT_STOP_S
-            if deadline is not None:
-                left = min(left, deadline - time.monotonic())
-                if left <= 0:
-                    return
-            if wait_any(watches, left):
+            if wait_any(watches, run.left(_LOOK_AT_STOP_S)):
                 return
