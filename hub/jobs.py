@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from hub.errors import GapError
-from hub.naming import STAGING, Source, check_client, check_journal, source_path
+from hub.naming import STAGING, Source, check_client, check_journal
 from hub.store import Store
 from sej.errors import InvalidNameError, SejError
 from sej.journal.directory import Directory
@@ -116,7 +116,7 @@ class _Target(NamedTuple):
         return [shard for shard in range(self.tree.count) if OS.status(self.directory(shard).jnl) is not None]
 
     def directory(self, shard: int) -> Directory:
-        return Directory(source_path(self.store.root, self.source(shard)), OS)
+        return self.store.directory(self.source(shard))
 
     def prepare(self) -> None:
         with self.open(0):

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from hub.errors import HubError, ReaderHeldError, UnavailableError
-from hub.naming import Source, check_journal, no_such_journal, source_path
+from hub.naming import Source, check_journal, source_path
 from hub.store import Store
 from sej.errors import (
     ClosedError,
@@ -344,12 +344,7 @@ class Readers:
 
     def _check(self, reader: str, source: Source) -> str:
         """Return the journal's path; refuse names that have another meaning there."""
-        path = source_path(self._store.root, source)
-        directory = Directory(path, OS)
-        try:
-            directory.require()
-        except JournalNotFoundError:
-            raise no_such_journal(source, path) from None
+        path = self._store.existing(source).path
         if OS.status(os.path.join(self._store.root, ".merge", f"{reader}.json")) is not None:
             raise InvalidNameError(f"{reader!r} is a merge of this hub; choose another name for the reader")
         return path

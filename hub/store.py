@@ -402,12 +402,7 @@ class Store(Closing):
             max_bytes=(max_bytes, optional(COUNT)),
         )
         source = check_journal(client_id, journal_dir)
-        directory = self._directory(source)
-        try:
-            directory.require()
-        except JournalNotFoundError:
-            raise no_such_journal(source, directory.path) from None
-        cursor = Cursor(directory, offset)
+        cursor = Cursor(self.existing(source), offset)
         found: list[Message] = []
         size = 0
         try:
@@ -439,7 +434,7 @@ class Store(Closing):
                     raise _unavailable(error) from error
             if not self._has(source):
                 return 0
-            directory = self._directory(source)
+            directory = self.directory(source)
             end = Tail(directory).end_offset()
             sync_up_to(directory, end)
             return end
@@ -450,6 +445,23 @@ class Store(Closing):
         if not self._has(source):
             return None
         return Journal(source_path(self.root, source), disk=self._disk).first_offset
+
+    def directory(self, source: Source) -> Directory:
+        """Return the directory of a journal, whether or not it exists."""
+        return Directory(source_path(self.root, source), self._disk)
+
+    def existing(self, source: Source) -> Directory:
+        """Return the directory of a journal.
+
+        Raises:
+            JournalNotFoundError: the hub has no such journal.
+        """
+        directory = self.directory(source)
+        try:
+            directory.require()
+        except JournalNotFoundError:
+            raise no_such_journal(source, directory.path) from None
+        return directory
 
     def clients(self) -> list[str]:
         """Return the client ids that have journals here, sorted."""
@@ -559,7 +571,7 @@ class Store(Closing):
                 offset=batch.first,
             )
         if batch.known:
-            self.counters.count_resent(*compare(self._directory(source), source, batch.known))
+            self.counters.count_resent(*compare(self.directory(source), source, batch.known))
 
     def _expected(self, source: Source, first: int) -> int:
         with self._pool.borrow(source) as entry, entry.lock:
@@ -570,12 +582,9 @@ class Store(Closing):
     def _has(self, source: Source) -> bool:
         """Return whether there is a segment; a directory whose creation was interrupted has none."""
         try:
-            return bool(self._directory(source).segments())
+            return bool(self.directory(source).segments())
         except NotAJournalError:
             return False
-
-    def _directory(self, source: Source) -> Directory:
-        return Directory(source_path(self.root, source), self._disk)
 
     def open_writer(self, source: Source, first_offset: int) -> Writer:
         """Open the writer of a source, whose first offset is used if the journal is new."""

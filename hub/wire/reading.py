@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Final
 
 from hub.errors import UnavailableError
-from hub.naming import Source, no_such_journal, source_path
+from hub.naming import Source
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.answers import LEAST_BYTES, Lease
@@ -65,23 +65,23 @@ class Catalog:
             raise type(error)(f"{source}: {error.reason}", path=error.path, offset=error.offset) from error
 
     def _listed(self, source: Source) -> pb.Listed | None:
-        path = source_path(self._store.root, source)
-        mark = _mark(Directory(path, OS))
+        directory = self._store.directory(source)
+        mark = _mark(directory)
         known = self._known.get(source)
         if mark is not None and known is not None and known[0] == mark:
             return known[1]
         first = self._store.first_offset(*source)
         if first is None:
             return None
-        end, is_sound = _behind_damage(Directory(path, OS), self._store.end_offset(*source))
+        end, is_sound = _behind_damage(directory, self._store.end_offset(*source))
         found = pb.Listed(
             ClientID=source.client,
             JournalDir=source.journal_dir,
             FirstOffset=first,
             NextOffset=end,
-            Size=sum(segment.size for segment in Journal(path).segments),
-            ID=journal_id(Directory(path, OS)) or b"",
-            Messages=_count(Directory(path, OS), first, end) if is_sound else None,
+            Size=sum(segment.size for segment in Journal(directory.path).segments),
+            ID=journal_id(directory) or b"",
+            Messages=_count(directory, first, end) if is_sound else None,
         )
         self._known[source] = (mark, found)
         return found
@@ -118,14 +118,14 @@ def _behind_damage(directory: Directory, end: int) -> tuple[int, bool]:
 def identity(store: Store, source: Source) -> bytes:
     """Return a journal's identity; empty if it has none, or if it is damaged: the messages can be read without it."""
     try:
-        return journal_id(Directory(source_path(store.root, source), OS)) or b""
+        return journal_id(store.directory(source)) or b""
     except CorruptionError:
         return b""
 
 
 def find_time(store: Store, source: Source, timestamp: int) -> int:
     """Return the first offset from a timestamp (ns) on; the end if none exists."""
-    return min(Journal(source_path(store.root, source)).find_time(timestamp), store.end_offset(*source))
+    return min(Journal(store.directory(source).path).find_time(timestamp), store.end_offset(*source))
 
 
 class Reader(Closing):
@@ -166,11 +166,8 @@ class Reader(Closing):
         """
         if offset > MAX_OFFSET:
             raise ValueError(f"offset must be 0 to {MAX_OFFSET}, got {offset}")
-        directory = Directory(source_path(store.root, source), OS)
         try:
-            directory.require()
-        except JournalNotFoundError:
-            raise no_such_journal(source, directory.path) from None
+            directory = store.existing(source)
         except NotAJournalError as error:
             raise JournalNotFoundError(error.reason, path=error.path) from error
         self.jnl = directory.jnl
