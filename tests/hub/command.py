@@ -21,6 +21,28 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+class Killed:
+    """``sej hub serve`` with these words, as a program that is killed, and started again at the same address."""
+
+    def __init__(self, *words: object) -> None:
+        self._words = words
+        self.start()
+
+    def start(self) -> None:
+        self._program = start("serve", *self._words)
+        assert b"serving" in self._program.stdout.readline()
+
+    def kill(self) -> None:
+        self._program.kill()
+        self._program.communicate()
+
+    close = kill
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
 def start(*words: object, env: dict[str, str] | None = None) -> Piped:
     """Start ``sej hub`` with pipes; its standard input is empty. Variables of env are added to the environment."""
     return _forkserver().pipe(["sej", "hub", *map(str, words)], env=env)

@@ -8,7 +8,6 @@ import random
 import re
 import shlex
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
@@ -28,8 +27,7 @@ import sej
 from hub.http import HttpServer, _Protocol, _send_pieces
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
-from tests.forking import Piped
-from tests.hub.command import start
+from tests.hub.command import Killed
 from tests.hub.support import CERTIFICATES, ROOT, until
 from tests.sej.support import read_all
 
@@ -452,28 +450,6 @@ def test_requests_hold_bounded_memory_and_must_come(
 # --- SIGKILL
 
 
-class Killed:
-    """A hub in a process of its own, which is killed and started again on the same port."""
-
-    def __init__(self, root: Path, port: int) -> None:
-        self._words = ("serve", "--address", "127.0.0.1:0", "--http", f"127.0.0.1:{port}", root)
-        self._program = self._start()
-
-    def _start(self) -> Piped:
-        program = start(*self._words)
-        assert b"serving" in program.stdout.readline()
-        return program
-
-    def restart(self) -> None:
-        self._program.send_signal(signal.SIGKILL)
-        self._program.communicate()
-        self._program = self._start()
-
-    def close(self) -> None:
-        self._program.kill()
-        self._program.communicate()
-
-
 def produce(port: int, client: str, count: int, stored: list[int]) -> None:
     """Put messages in batches, each again and again until it is acknowledged."""
     at = 0
@@ -491,7 +467,7 @@ def produce(port: int, client: str, count: int, stored: list[int]) -> None:
 
 
 def test_a_killed_hub_has_every_acknowledged_message_once(tmp_path: Path, port: int) -> None:
-    served = Killed(tmp_path / "hub", port)
+    served = Killed("--address", "127.0.0.1:0", "--http", f"127.0.0.1:{port}", tmp_path / "hub")
     clients, count = ("EWR", "JFK", "LGA"), 300
     stored: dict[str, list[int]] = {client: [] for client in clients}
     threads = [threading.Thread(target=produce, args=(port, each, count, stored[each])) for each in clients]
@@ -507,7 +483,7 @@ def test_a_killed_hub_has_every_acknowledged_message_once(tmp_path: Path, port: 
         for thread in threads:
             thread.join()
     finally:
-        served.close()
+        served.kill()
     for client in clients:
         values = [message.value.decode() for message in read_all(tmp_path / "hub" / f"{client}.orders")]
         assert values == [f"{client} {number}" for number in range(count)]
@@ -517,7 +493,7 @@ def test_a_killed_hub_has_every_acknowledged_message_once(tmp_path: Path, port: 
 def test_a_client_in_another_language_puts_and_follows_over_kills(name: str, tmp_path: Path, port: int) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"a client of the hub over HTTP was not run, {name} is missing")
-    served = Killed(tmp_path / "hub", port)
+    served = Killed("--address", "127.0.0.1:0", "--http", f"127.0.0.1:{port}", tmp_path / "hub")
     url, values = f"http://127.0.0.1:{port}{ORDERS}", [f"é {number}" for number in range(60)]
     env = {**os.environ, "GOCACHE": str(tmp_path / "go"), "GO111MODULE": "off"}
     with contextlib.closing(served):

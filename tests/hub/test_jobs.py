@@ -4,9 +4,6 @@ import errno
 import itertools
 import os
 import random
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,11 +25,10 @@ from sej.system.checksum import crc32c
 from sej.system.locks import Lock
 from shard.committing import discard_dead_jobs
 from shard.staging import StagedRowsError
-from tests.hub.support import ROOT, connected
-from tests.sej.hooks import HookedDisk, Script
+from tests.hub.command import Killed
+from tests.hub.support import connected
+from tests.sej.hooks import HookedDisk
 from tests.sej.support import flip, read_all
-
-HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
 
 
 def rows(values: list[bytes]) -> bytes:
@@ -366,20 +362,12 @@ def rows_of(jobs: Jobs, client: str, values: list[bytes], job: str = "01") -> St
 # --- SIGKILL
 
 
-def serve(root: Path, address: str) -> Script:
-    process = Script([*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    return process
-
-
-def run_job(client: JobCalls, address: str, server: list[Script], number: int, dice: random.Random, root: Path) -> None:
+def run_job(client: JobCalls, server: Killed, number: int, dice: random.Random) -> None:
     """Run a job until it is committed, as Spark does: a failed task or commit begins again, with the same number."""
 
     def maybe_kill() -> None:
         if dice.random() < 0.25:
-            server[0].send_signal(signal.SIGKILL)
-            server[0].communicate()
-            server[0] = serve(root, address)
+            server.restart()
 
     while True:
         job = uuid.UUID(int=dice.getrandbits(128)).hex
@@ -408,15 +396,14 @@ def test_every_row_once_though_the_hub_is_killed(tmp_path: Path, port: int, tort
     seed = random.SystemRandom().randrange(1 << 32)
     dice = random.Random(seed)
     address = f"127.0.0.1:{port}"
-    server = [serve(tmp_path, address)]
+    server = Killed("--address", address, tmp_path)
     count = max(3, int(torture_s))
     try:
         with Client(address, client_id="a") as client:
             for number in range(count):
-                run_job(JobCalls(client), address, server, number, dice, tmp_path)
+                run_job(JobCalls(client), server, number, dice)
     finally:
-        server[0].terminate()
-        server[0].communicate()
+        server.kill()
     for shard in (0, 1):
         wanted = [value for number in range(count) for value in values_of(shard, tag=f"n{number}")]
         assert contents(tmp_path)[f"a.orders.1.{shard:03x}"] == wanted, f"seed {seed}"

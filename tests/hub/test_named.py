@@ -18,8 +18,9 @@ from hub.wire import Client, Reader, Tokens, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.named_readers import HeldReaders
 from tests.cli.inside import inside
+from tests.hub.command import Killed
 from tests.hub.support import connected, fill, serving, until
-from tests.sej.hooks import Script, Worker, script
+from tests.sej.hooks import Worker
 from tests.sej.support import sample, write
 from tests.ticks import Clock
 
@@ -387,32 +388,12 @@ def test_a_journal_that_was_removed_ends_no_other(tmp_path: Path) -> None:
 
 # --- crashes
 
-_HUB = """
-import sys, hub
-from hub.wire import Server
-with hub.Store(sys.argv[1]) as store, Server(store, sys.argv[2]) as server:
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-def serve_at(root: Path, address: str) -> Script:
-    """Start a hub; :func:`kill` ends it."""
-    process = script(_HUB, root, address)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def kill(process: Script) -> None:
-    process.kill()
-    process.communicate()
-
 
 @pytest.mark.long
 def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path: Path, port: int) -> None:
     fill(tmp_path / "EWR.orders", [sej.Message(at, at, 0, b"", b"%d" % at) for at in range(300)])
     address = f"127.0.0.1:{port}"
-    process = serve_at(tmp_path, address)
+    served = Killed("--address", address, tmp_path)
     done, found = threading.Event(), []
 
     def read() -> None:
@@ -439,14 +420,14 @@ def test_every_message_is_read_though_the_hub_is_killed_again_and_again(tmp_path
         for _ in range(4):
             seen = len(found)
             until(lambda seen=seen: len(found) > seen or not thread.is_alive())  # type: ignore[misc]
-            kill(process)
+            served.kill()
             kept = sej.read_offset(tmp_path / "EWR.orders", "r")
             assert kept is None or kept <= max(found) + 1
-            process = serve_at(tmp_path, address)
+            served.start()
         thread.result()
     finally:
         done.set()
-        kill(process)
+        served.kill()
     assert sorted(set(found)) == list(range(300))
     assert sej.read_offset(tmp_path / "EWR.orders", "r") == 300
 
