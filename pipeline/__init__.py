@@ -7,7 +7,7 @@ session. Then ``spark.read.format("sej").load(root)`` works. docs/pipeline.md li
 imported at their first use: importing ``pipeline`` loads neither Spark nor Arrow. The modules and
 folders, in the order in which they are best read::
 
-    columns, values, options, paths        what a table has, and what a reader may pass
+    columns, values, avro, options, paths  what a table has, and what a reader may pass
     reading                                journals as tables and streams
     tables, schemas                        tables without Spark; sej schema
     formats, writing                       Spark's formats; rows into journals, exactly once

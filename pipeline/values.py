@@ -6,8 +6,9 @@ are converted as one. If that fails, each half of them is, until the values that
 JSON is parsed by Arrow, from the values joined by line ends. A value that is one object cannot be confused with its
 neighbours: each line begins with a brace, and neither an object nor a text can have a brace after a line end.
 
-The other libraries make a Python object of each value, and of each of its columns that is read one Arrow array is made.
-They allow nothing after a value, so its end is exact. What limits them are these objects.
+Avro is decoded by :mod:`pipeline.avro`, if it can, or else like the others: their libraries make a Python object of
+each value, and of each of its columns that is read one Arrow array is made. They allow nothing after a value, so its
+end is exact. What limits them are these objects.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
+from pipeline.avro import NotInStepError, in_step
 from pipeline.columns import SEJ, columns_of
 from pipeline.needs import needed
 from pipeline.options import Fields, FormatError, OptionError, Options
@@ -39,8 +41,8 @@ _UNFIT: Final = (
 """What the libraries raise if a value is not what they expect."""
 _OBJECTS: Final = 1 << 10
 """Values that are objects at the same time: more of them would be visited by the garbage collector."""
-_LINES: Final = 1 << 16
-"""Values of JSON that Arrow parses as one."""
+_AT_ONCE: Final = {"json": 1 << 16, "avro": 1 << 13}
+"""Values that are parsed as one by Arrow, or decoded in step."""
 _SHOWN_BYTES: Final = 60
 _MISFITS: Final = "%s: values that are not %s with these columns: %d, the first at offset %d"
 
@@ -82,7 +84,7 @@ class ValueFormat(NamedTuple):
             yield from batches
             return
         rows = _FORMATS[self.form](self, made)
-        at_once = _LINES if self.form == "json" else _OBJECTS
+        at_once = _AT_ONCE.get(self.form, _OBJECTS)
         count, first = 0, 0
         for batch in batches:
             values = batch.column("value")
@@ -298,7 +300,8 @@ def _msgpack(_: ValueFormat, schema: pa.Schema) -> _Rows:
 def _avro(given: ValueFormat, schema: pa.Schema) -> _Rows:
     with needed("formats"):
         import fastavro
-    written = fastavro.parse_schema(json.loads(given.definition))
+    named: dict[str, Any] = {}
+    written = fastavro.parse_schema(json.loads(given.definition), named_schemas=named)
 
     def decoded(value: bytes) -> Any:
         file = io.BytesIO(value)
@@ -313,7 +316,21 @@ def _avro(given: ValueFormat, schema: pa.Schema) -> _Rows:
         name = _field(field.name)
         return pa.array([row.get(name) for row in found], field.type)
 
-    return _each(schema, decoded, column)
+    single = _each(schema, decoded, column)
+    try:
+        together = in_step(written, named, {_field(field.name): field.type for field in schema})
+    except NotInStepError:
+        return single
+
+    def rows(values: pa.Array) -> pa.RecordBatch:
+        try:
+            return pa.RecordBatch.from_arrays(together(values), schema=schema)
+        except _UNFIT:
+            if len(values) > 1:
+                raise
+        return single(values)  # what is wrong with it; or it cannot be read in step
+
+    return rows
 
 
 def _protobuf(given: ValueFormat, schema: pa.Schema) -> _Rows:
