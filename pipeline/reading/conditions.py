@@ -79,14 +79,13 @@ def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
 
 
 def _by_origin(given: Condition, name: str, chosen: Chosen) -> tuple[Chosen, bool]:
-    if given.test == "<=>" or (given.test == "=" and given.value is not None):
-        return chosen._replace(origins=(*chosen.origins, (name, (given.value,)))), True
-    if given.test == "in":
+    if given.test == "is null" or given.test == "<=>" or (given.test == "=" and given.value is not None):
+        values: tuple[Any, ...] = (given.value,)
+    elif given.test == "in":
         values = tuple(value for value in given.value if value is not None)
-        return chosen._replace(origins=(*chosen.origins, (name, values))), True
-    if given.test == "is null":
-        return chosen._replace(origins=(*chosen.origins, (name, (None,)))), True
-    return chosen, False
+    else:
+        return chosen, False
+    return chosen._replace(origins=(*chosen.origins, (name, values))), True
 
 
 def _bounds(given: Condition) -> tuple[Any, Any] | None:

@@ -21,20 +21,12 @@ from pipeline.options import WRITE, parse
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.sink import batch_sink, stream_sink
 from tests.hub.support import ROOT, until
+from tests.pipeline.cluster import serving
 from tests.pipeline.conftest import fill
 from tests.pipeline.copying import copy
 from tests.pipeline.test_sink import numbers, save, tree_values, wanted
 
 pytestmark = pytest.mark.spark
-HUB = [sys.executable, "-c", "from hub.cli import app; app(prog_name='sej hub')"]
-
-
-def serving(root: Path, address: str) -> "subprocess.Popen[str]":
-    """A hub in a process of its own."""
-    process = subprocess.Popen([*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=-1)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
 
 
 @pytest.mark.timeout(60)
