@@ -24,7 +24,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -33,7 +33,7 @@ from sej.codec import Buffer, renumber
 from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.segment import SegmentReader
 from sej.system.checksum import crc32c
-from sej.system.disk import OS
+from sej.system.disk import OS, File
 from sej.system.locks import Lock, is_running, process_host, process_start
 from sej.system.sealed import SealedFile, seal, whole
 
@@ -110,7 +110,7 @@ class Stage:
         self._task = task
         self._folder = os.path.join(folder, f"task-{job}-{uuid.uuid4().hex}")
         prepare_task(self._folder, owner)
-        self._files: dict[int, _RowsFile] = {}
+        self._files: dict[int, tuple[File, RowsBuffer]] = {}
 
     def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
         """Encode messages for a shard.
@@ -119,15 +119,18 @@ class Stage:
             InvalidMessageError: a field is out of its range.
         """
         if shard not in self._files:
-            self._files[shard] = _RowsFile(os.path.join(self._folder, f"{shard:03x}.rows"))
-        self._files[shard].append(values, keys, types, timestamps)
+            file = OS.open(self._path(shard), "temp")
+            self._files[shard] = file, RowsBuffer(file.write, _BATCH_BYTES)
+        self._files[shard][1].append(values, keys, types, timestamps)
 
     def finish(self) -> list[Rows]:
         """Sync and close; return the files that have rows."""
         found = []
-        for shard, file in self._files.items():
-            file.close(sync=True)
-            found.append(Rows(shard, file.path, file.messages, file.size, file.crc32c, self._task))
+        for shard, (file, rows) in self._files.items():
+            with file:
+                rows.flush()
+                file.sync()
+            found.append(Rows(shard, self._path(shard), rows.messages, rows.size, rows.crc32c, self._task))
         if found:
             OS.sync_dir(self._folder)
             OS.sync_dir(os.path.dirname(self._folder))
@@ -137,38 +140,42 @@ class Stage:
 
     def drop(self) -> None:
         """Remove the task's files."""
-        for file in self._files.values():
+        for file, _ in self._files.values():
             file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _path(self, shard: int) -> str:
+        return os.path.join(self._folder, f"{shard:03x}.rows")
 
-class _RowsFile:
-    def __init__(self, path: str) -> None:
+
+class RowsBuffer:
+    """Encodes the messages of one file, and passes on its bytes in parts.
+
+    Attributes:
+        append: adds messages, as ``append_many`` of a buffer of the codec does.
+        flush: passes on the rest.
+        size: how many bytes were passed on.
+        crc32c: their checksum.
+    """
+
+    def __init__(self, send: Callable[[memoryview], object], part_bytes: int) -> None:
+        """Set where a part goes, and its usual size."""
         from threading import Lock
 
-        self.path = path
         self.size = self.crc32c = 0
-        self._file = OS.open(path, "temp")
+        self._send = send
         self._buffer = Buffer(0, self._drain, Lock())
-        self._buffer.limit = self._buffer.batch_limit = _BATCH_BYTES
+        self._buffer.limit = self._buffer.batch_limit = part_bytes
+        self.append, self.flush = self._buffer.append_many, self._buffer.flush
 
     @property
     def messages(self) -> int:
+        """How many messages were appended."""
         return self._buffer.offset
-
-    def append(self, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
-        self._buffer.append_many(values, keys, types, timestamps)
-
-    def close(self, *, sync: bool = False) -> None:
-        if self._file.fileno() >= 0:
-            self._buffer.flush()
-            if sync:
-                self._file.sync()
-            self._file.close()
 
     def _drain(self) -> None:
         with self._buffer.pending() as view:
-            self._file.write(view)
+            self._send(view)
             self.size += len(view)
             self.crc32c = crc32c(view, self.crc32c)
         self._buffer.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from threading import Lock
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hub.errors import UnavailableError
@@ -18,10 +18,9 @@ from hub.jobs import Staged
 from hub.naming import check_client
 from pipeline.connection import Line, Remote
 from pipeline.options import WRITE, OptionError, Options, parse
-from sej.codec import Buffer
-from sej.system.checksum import crc32c
 from shard.names import Path
 from shard.routing import Hash
+from shard.staging import RowsBuffer
 
 if TYPE_CHECKING:
     from hub.wire import Client
@@ -117,20 +116,20 @@ class _Stage:
         self._job = job
         self._part_bytes = part_bytes
         self._task = uuid.uuid4().hex
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, RowsBuffer] = {}
 
     def append(self, shard: int, values: list[bytes], keys: list[bytes], types: Any, timestamps: Any) -> None:
         """Encode messages for a shard, and send full parts."""
         if shard not in self._files:
-            self._files[shard] = _File(self._line, self._job, self._task, shard, self._part_bytes)
-        self._files[shard].buffer.append_many(values, keys, types, timestamps)
+            self._files[shard] = RowsBuffer(partial(self._send, shard), self._part_bytes)
+        self._files[shard].append(values, keys, types, timestamps)
 
     def finish(self) -> list[Staged]:
         """Send the rest; return the files, which are durable on the hub."""
         found = []
-        for shard, file in self._files.items():
-            file.buffer.flush()
-            found.append(Staged(self._task, shard, file.buffer.offset, file.size, file.crc32c))
+        for shard, rows in self._files.items():
+            rows.flush()
+            found.append(Staged(self._task, shard, rows.messages, rows.size, rows.crc32c))
         if found:
             self._line.ask(lambda client: _jobs(client).seal(self._job, found))
         self._line.close()
@@ -140,21 +139,9 @@ class _Stage:
         """Disconnect. The driver commits the job without these files, or aborts it: either removes them."""
         self._line.close()
 
-
-class _File:
-    def __init__(self, line: Line, job: str, task: str, shard: int, part_bytes: int) -> None:
-        self.size = self.crc32c = 0
-        self._line = line
-        self._whose = (job, task, shard)
-        self.buffer = Buffer(0, self._send, Lock())
-        self.buffer.limit = self.buffer.batch_limit = part_bytes
-
-    def _send(self) -> None:
-        with self.buffer.pending() as view:
-            self._line.ask(lambda client: _jobs(client).stage(*self._whose, self.size, view))
-            self.size += len(view)
-            self.crc32c = crc32c(view, self.crc32c)
-        self.buffer.clear()
+    def _send(self, shard: int, part: memoryview) -> None:
+        at = self._files[shard].size
+        self._line.ask(lambda client: _jobs(client).stage(self._job, self._task, shard, at, part))
 
 
 def _jobs(client: Client) -> JobCalls:
