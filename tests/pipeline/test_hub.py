@@ -53,11 +53,8 @@ def test_everything_that_may_be_read_equals_the_disk(spark: SparkSession, hub_ro
     assert far().count() == 25
 
 
-def test_a_filter_reaches_the_hub(far: Load) -> None:
+def test_filters_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
     assert far("tokyo.orders.1.001", pushFilters=True).where("offset >= 4").count() == 2
-
-
-def test_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
     start = '{"tokyo.orders.1.001": 4}'
     assert far("tokyo.orders.1.001", startingOffsets=start).count() == 2
     times = {"startingTimestamp": BASE_NS + 2 * 10**9, "endingTimestamp": BASE_NS + 4 * 10**9}

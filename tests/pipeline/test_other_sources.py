@@ -12,7 +12,7 @@ from pipeline.formats.textqueue import TextQueueSource, _append_once
 from pipeline.reading.rows import rows_of
 from sej.system.sealed import seal
 from tests.pipeline.conftest import fill
-from textqueue import InvalidTextError, MessageStatus, TextQueue
+from textqueue import InvalidTextError
 
 pytestmark = pytest.mark.spark
 
@@ -56,28 +56,26 @@ def test_a_text_queue_takes_nothing_but_text(spark: SparkSession, tmp_path: Path
     assert not (tmp_path / "review.tq").exists()
 
 
-def test_append_that_died_is_finished_unless_it_happened(tmp_path: Path) -> None:
-    path = tmp_path / "review.tq"
-    ledger = tmp_path / ".review.tq.spark"
-    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": 0}
-    for there in ("", "=a\n-b\n"):  # before the append; after it, when a person has marked a line already
-        path.write_text(there)
-        ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
-        _append_once(str(path), "late", 0, ["a", "b"], keep=True)
-        with TextQueue(path, settle_s=0.0) as queue:
-            assert [message.value for message in queue.messages(set(MessageStatus))] == ["a", "b"]
+BEFORE = b"-first\r\n-unended"
 
 
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_the_beginning_of_an_append_that_died_is_taken_back(tmp_path: Path, newline: bytes) -> None:
-    path = tmp_path / "review.tq"
-    before = b"-first" + newline + b"-unended"
-    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": len(before)}
-    path.write_bytes(before + newline + b"-a" + newline + b"-")
-    ledger = tmp_path / ".review.tq.spark"
+@pytest.mark.parametrize(
+    ("size", "there", "after"),
+    [
+        (0, b"", b"-a\n-b\n"),
+        (0, b"=a\n-b\n", b"=a\n-b\n"),  # a person has marked a line already
+        (len(BEFORE), BEFORE + b"\r\n-a\r\n-", BEFORE + b"\r\n-a\r\n-b\r\n"),
+    ],
+)
+def test_an_append_that_died_is_finished_unless_it_happened(
+    tmp_path: Path, size: int, there: bytes, after: bytes
+) -> None:
+    path, ledger = tmp_path / "review.tq", tmp_path / ".review.tq.spark"
+    intent = {"name": "late", "number": 0, "keep": True, "rows": ["a", "b"], "before": 0, "size": size}
+    path.write_bytes(there)
     ledger.write_bytes(seal(ledger, {"done": {}, "intent": intent}))
     _append_once(str(path), "late", 0, ["a", "b"], keep=True)
-    assert path.read_bytes() == before + newline + b"-a" + newline + b"-b" + newline
+    assert path.read_bytes() == after
 
 
 def test_a_row_that_cannot_be_written_does_not_stop_later_jobs(tmp_path: Path) -> None:
@@ -104,28 +102,23 @@ def test_stream_into_a_text_queue(spark: SparkSession, journal: Path, tmp_path: 
     assert (tmp_path / "out.tq").read_text().splitlines() == [f"-v-{number}" for number in range(100)]
 
 
-def test_kestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_queues_of_both_kestrels_are_tables(spark: SparkSession, tmp_path: Path) -> None:
+    reader = spark.read.format("kestrel")
     with kestrel.Queue(tmp_path, "cars") as queue:
-        for number in range(5):
+        for number in range(4):
             queue.put(b"car %d" % number)
         queue.get()
         queue.reserve()
-        rows = spark.read.format("kestrel").option("queue", "cars").load(str(tmp_path)).collect()
-    assert [(row.state, bytes(row.data)) for row in rows] == [
-        ("reserved", b"car 1"),
-        ("ready", b"car 2"),
-        ("ready", b"car 3"),
-        ("ready", b"car 4"),
+        rows = reader.option("queue", "cars").load(str(tmp_path)).collect()
+    assert [(row.queue, row.state, bytes(row.data)) for row in rows] == [
+        ("cars", "reserved", b"car 1"),
+        ("cars", "ready", b"car 2"),
+        ("cars", "ready", b"car 3"),
     ]
-    assert {row.queue for row in rows} == {"cars"}
-
-
-def test_libkestrel_queue_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    with segmented.Queue(tmp_path, "jobs") as queue:
-        queue.put_many([b"a", b"b", b"c"])
-    reader = spark.read.format("kestrel").option("queue", "jobs")
-    rows = reader.schema("id BIGINT, data BINARY").load(str(tmp_path)).collect()
-    assert [(row.id, bytes(row.data)) for row in rows] == [(1, b"a"), (2, b"b"), (3, b"c")]
+    with segmented.Queue(tmp_path, "jobs") as jobs:
+        jobs.put_many([b"a", b"b"])
+    rows = reader.option("queue", "jobs").schema("id BIGINT, data BINARY").load(str(tmp_path)).collect()
+    assert [(row.id, bytes(row.data)) for row in rows] == [(1, b"a"), (2, b"b")]
 
 
 def test_a_missing_kestrel_queue_or_reader_is_an_error(tmp_path: Path) -> None:

@@ -89,6 +89,3 @@ def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) 
         found.extend(batches)
     assert 1 < len(found) < 16
     assert {value.as_py() for batch in found for value in batch["value"]} == {b"old" * 50}
-
-
-ITEMS = [bytes([65 + n]) * (800_000 if n % 3 else n + 1) for n in range(12)]
