@@ -3,7 +3,7 @@
 import base64
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from hypothesis.stateful import RuleBasedStateMachine
 
 import kestrel
+import sej
 from kestrel import segmented
 from sej.system.disk import OS, Disk
 from tests.sej.windows import shrunk
@@ -125,6 +126,24 @@ def waiting(queue: Any, *calls: Any) -> Iterator[list[Future[Any]]]:
             while queue._signal.waiters < len(found):
                 pass
         yield found
+
+
+class HookedWriter:
+    """A SEJ writer that calls a function before each batch, with False, and after it, with True."""
+
+    def __init__(self, inner: sej.Writer, hook: Callable[[bool], object]) -> None:
+        self.inner, self.hook = inner, hook
+        self.path, self.sync = inner.path, inner.sync
+
+    @property
+    def offset(self) -> int:
+        return self.inner.offset
+
+    def append_many(self, *arguments: Any, **options: Any) -> object:
+        self.hook(False)
+        found = self.inner.append_many(*arguments, **options)
+        self.hook(True)
+        return found
 
 
 class SmallWindows(RuleBasedStateMachine):

@@ -18,6 +18,7 @@ from kestrel.segmented.format import encode_put
 from kestrel.v2.format import addx
 from pipeline.reading.rows import rows_of
 from tests.cli.command import sej as command
+from tests.kestrel.support import HookedWriter
 from tests.sej.support import overwrite
 
 NOW = 1_500_000_000_000
@@ -47,28 +48,6 @@ def rewrite_ends(directory: Path) -> None:
     os.unlink(directory / f"cars.{NOW}")
     os.unlink(directory / "cars")
     os.rename(directory / f"cars.{NOW + 2}.pack", directory / "cars")
-
-
-class During:
-    """A writer during whose first call the original continues."""
-
-    def __init__(self, inner: sej.Writer, change: Callable[[], object]) -> None:
-        self.inner = inner
-        self.path = inner.path
-        self.change: Callable[[], object] | None = change
-
-    @property
-    def offset(self) -> int:
-        return self.inner.offset
-
-    def append_many(self, *arguments: Any, **options: Any) -> object:
-        change, self.change = self.change, None
-        if change is not None:
-            change()
-        return self.inner.append_many(*arguments, **options)
-
-    def sync(self) -> None:
-        self.inner.sync()
 
 
 def appended(path: Path) -> None:
@@ -154,7 +133,7 @@ def test_an_export_fails_if_the_original_changes_the_queue(name: str, change: st
     spool = tmp_path / "spool"
     SPOOLS[name](spool)
     with sej.Writer(tmp_path / "target") as writer, pytest.raises(BusyError, match="changed while"):
-        EXPORTS[name](spool, name, During(writer, lambda: CHANGES[name, change](spool)))
+        EXPORTS[name](spool, name, HookedWriter(writer, lambda after: after or CHANGES[name, change](spool)))
 
 
 def test_an_export_refuses_a_queue_that_another_process_has_open(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kestrel.errors import FailedError, MissingError, MoveError, TooLargeError
 from kestrel.transfer import plan_at
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.kestrel.support import KINDS, OPENERS, Three, Two
+from tests.kestrel.support import KINDS, OPENERS, HookedWriter, Three, Two
 from tests.sej.support import read_all
 
 
@@ -35,30 +35,15 @@ class TornError(Exception):
     """Whatever cuts a move short."""
 
 
-class TornWriter:
+def torn(inner: sej.Writer, calls: int, *, after: bool) -> HookedWriter:
     """A SEJ writer whose process dies after some calls, before or after the requested operation."""
+    left = count(calls - 1, -1)
 
-    def __init__(self, inner: sej.Writer, calls: int, *, after: bool) -> None:
-        self.inner = inner
-        self.path = inner.path
-        self.calls = calls
-        self.after = after
-
-    @property
-    def offset(self) -> int:
-        return self.inner.offset
-
-    def append_many(self, *arguments: Any, **options: Any) -> object:
-        self.calls -= 1
-        if self.calls < 0 and not self.after:
+    def dying(is_after: bool) -> None:
+        if is_after is after and next(left) < 0:
             raise TornError
-        found = self.inner.append_many(*arguments, **options)
-        if self.calls < 0:
-            raise TornError
-        return found
 
-    def sync(self) -> None:
-        self.inner.sync()
+    return HookedWriter(inner, dying)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +121,7 @@ def test_an_export_that_is_continued_judges_by_the_time_of_its_beginning(expired
     export = partial(kestrel.export, tmp_path / "kestrel", "cars", expired=expired)
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            export(TornWriter(writer, 1, after=True), now_ms=lambda: 5000)
+            export(torn(writer, 1, after=True), now_ms=lambda: 5000)
         moved = export(writer, now_ms=lambda: 10_000, read_back=partial(sej.Scanner, tmp_path / "sej"))
     keys = [key for key, _ in exported(tmp_path / "sej")]
     assert keys == [b"expired=2000"] * (1500 if expired == "mark" else 0) + [b"expiry=9000"] * 1500
@@ -150,7 +135,7 @@ def test_an_export_that_was_cut_short_is_finished(calls: int, after: bool, kind:
     values, export = filled(tmp_path / "spool", kind=kind), EXPORTS["two" if kind is Two else "three"]
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            export(tmp_path / "spool", "cars", TornWriter(writer, calls, after=after))
+            export(tmp_path / "spool", "cars", torn(writer, calls, after=after))
         moved = export(tmp_path / "spool", "cars", writer, read_back=partial(sej.Scanner, tmp_path / "sej"))
     assert (moved.count, moved.first_offset) == (2501, 0)
     assert [value for _, value in exported(tmp_path / "sej")] == values
@@ -224,7 +209,7 @@ def test_an_export_is_not_finished_on_another_queue_or_journal(tmp_path: Path) -
     filled(tmp_path / "kestrel")
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 1, after=False))
+            kestrel.export(tmp_path / "kestrel", "cars", torn(writer, 1, after=False))
         writer.append_many([b"foreign"] * 2000)
         with pytest.raises(MoveError, match="another program wrote"):
             kestrel.export(tmp_path / "kestrel", "cars", writer)
@@ -244,7 +229,7 @@ def test_messages_of_another_program_are_not_taken_for_items(after: bool, tmp_pa
 
     with sej.Writer(tmp_path / "sej") as writer:
         with pytest.raises(TornError):
-            kestrel.export(tmp_path / "kestrel", "cars", TornWriter(writer, 1, after=after), read_back=read_back)
+            kestrel.export(tmp_path / "kestrel", "cars", torn(writer, 1, after=after), read_back=read_back)
         if not after:
             writer.append_many([b"foreign"] * 600)
             with pytest.raises(MoveError, match="its 1600 messages from offset 0 on are not the items"):
@@ -346,12 +331,12 @@ def test_keys_and_other_messages_are_refused(tmp_path: Path) -> None:
     (item,) = kestrel.replay(tmp_path, "cars").items
     assert item.data == b"value" and item.add_time
 
-    def torn() -> Any:
+    def cut_short() -> Any:
         yield from messages(2000)
         raise TornError
 
     with pytest.raises(TornError):
-        kestrel.import_(tmp_path, "cars", torn())
+        kestrel.import_(tmp_path, "cars", cut_short())
     assert kestrel.import_(tmp_path, "cars", messages(3)).count == 3  # nothing was added before
     assert len(kestrel.replay(tmp_path, "cars").items) == 4
 
