@@ -277,19 +277,16 @@ class Group:
         """Wait until so many more messages were handled."""
         until = time.monotonic() + deadline_s
         while count > 0:
-            pipes = [process.stdout for process in self.running.values() if process.stdout is not None]
-            ready, _, _ = select.select(pipes, [], [], max(until - time.monotonic(), 0))
-            assert ready, f"{count} more messages were due"
-            for pipe in ready:
-                got = os.read(pipe.fileno(), 65536)
-                assert got, "a worker ended by itself"
-                count -= len(got)
+            got = self.drain(max(until - time.monotonic(), 0))
+            assert got, f"{count} more messages were expected"
+            count -= got
 
-    def drain(self, timeout: float) -> None:
-        """Take whatever ticks come, waiting for the first one."""
+    def drain(self, timeout: float) -> int:
+        """Take whatever ticks come, waiting for the first one; returns how many."""
         pipes = [process.stdout for process in self.running.values() if process.stdout is not None]
-        for pipe in select.select(pipes, [], [], timeout)[0]:
-            assert os.read(pipe.fileno(), 65536), "a worker ended by itself"
+        got = [os.read(pipe.fileno(), 65536) for pipe in select.select(pipes, [], [], timeout)[0]]
+        assert all(got), "a worker ended by itself"
+        return sum(map(len, got))
 
     def handled(self) -> Iterator[tuple[float, float, int, int, int]]:
         """(begin, end, shard, offset, pid) of everything that was handled, as it happened."""
