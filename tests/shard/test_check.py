@@ -6,17 +6,13 @@ import shutil
 from pathlib import Path as FilePath
 from typing import Any
 
-import sej
 import shard
 from sej.system.disk import OsDisk, Status
+from tests.shard.test_trees import journal
 
 
 def kinds(root: FilePath) -> list[tuple[str, str]]:
     return [(problem.kind, FilePath(problem.path).name) for problem in shard.check(root)]
-
-
-def journal(*parts: str | FilePath) -> None:
-    sej.Writer(FilePath(*parts)).close()
 
 
 def test_a_shard_that_was_made_and_is_gone(tmp_path: FilePath) -> None:
