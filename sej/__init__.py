@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from sej.errors import WriterFailedError as WriterFailedError
     from sej.journal.gaps import Gap as Gap
     from sej.journal.recovery import Recovery as Recovery
+    from sej.journal.repair import Problem as Problem
     from sej.journal.repair import Repair as Repair
     from sej.journal.retention import Retention as Retention
-    from sej.journal.verify import Problem as Problem
     from sej.journal.view import Journal as Journal
     from sej.message import FIRST as FIRST
     from sej.message import LAST as LAST
@@ -86,10 +86,9 @@ else:
         "sej.reading.offset": ("Offset", "read_offset"),
         "sej.queue.adapter": ("AsyncQueue", "QueueAdapter"),
         "sej.journal.recovery": ("Recovery",),
-        "sej.journal.repair": ("Repair",),
+        "sej.journal.repair": ("Problem", "Repair"),
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
-        "sej.journal.verify": ("Problem",),
         "sej.queue.interface.queue": ("Item", "ResultHandle", "Schedules", "WorkQueue", "open_queue"),
         "sej.queue.interface.schedules": ("Schedule",),
         "sej.queue.interface.values": ("Limit", "QueuedItem", "Stats"),

@@ -20,9 +20,8 @@ from sej.cli.shared.readers import holder_of, readers_of, require_reader
 from sej.cli.shared.terminal import progress_bar
 from sej.cli.shared.units import human_size
 from sej.journal.directory import Directory
-from sej.journal.reader_limits import at_risk
-from sej.journal.repair import Repair
-from sej.journal.verify import Problem
+from sej.journal.repair import Problem, Repair
+from sej.journal.retention import at_risk
 from sej.journal.view import Journal
 from sej.system.disk import OS
 from sej.writing.writer import Durability, Writer

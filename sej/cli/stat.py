@@ -33,7 +33,7 @@ from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.imports import PACKAGES
 from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
-from sej.journal.reader_limits import at_risk
+from sej.journal.retention import at_risk
 from sej.journal.tier import Tier
 from sej.journal.view import Journal
 from sej.system.disk import OS, is_scarce

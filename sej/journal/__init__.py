@@ -6,9 +6,9 @@ The modules, in the order in which they are best read::
     segment, cursor                      messages of one segment, and over all segments
     index                                positions, times and checksums of blocks
     view, tail                           sej.Journal; its end while it grows, and what of it is on the medium
-    recovery                             sound, torn or corrupt
-    verify, salvage, repair, gaps        find damage, decide what is good, repair, and record what is lost
+    recovery                             sound, torn or corrupt; which messages of a damaged segment are good
+    repair, gaps                         find damage and repair it, and record what is lost
     offset_check                         where readers are, and the checksums of their offsets
-    reader_limits, retention             which readers hold segments; remove old ones
+    retention                            remove old segments, and which readers hold them
     tier                                 messages that were moved to another disk or an object store
 """

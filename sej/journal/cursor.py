@@ -39,9 +39,8 @@ from sej.journal.index import (
     is_content,
     verify_block,
 )
-from sej.journal.reader_limits import why_removed
-from sej.journal.recovery import find_damage, frame_end, is_torn, what_is_wrong
-from sej.journal.salvage import Run, plan_between
+from sej.journal.recovery import Run, find_damage, frame_end, is_torn, plan_between, what_is_wrong
+from sej.journal.retention import why_removed
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
 from sej.journal.tier import Archived, fetched, readable
 from sej.message import Message

@@ -325,37 +325,35 @@ class IndexFile:
         self.path = f"{directory.prefix}idx/{segment.first_offset:016x}.idx"
         self._file: File | None = None
 
+    def _read(self, segment_file: File) -> Iterator[Block | None]:
+        """Yield all entries, as :func:`_entries`; none if the file is missing."""
+        file = open_existing(self._disk, self.path, "read")
+        if file is not None:
+            with file.closing():
+                yield from _entries(file, segment_file.size())
+
     def load(self, segment_file: File) -> BlockIndex:
         """Return the accepted blocks; an empty index if the file is missing, of another format or stale."""
-        file = open_existing(self._disk, self.path, "read")
-        if file is None:
-            return BlockIndex(self._first_offset)
-        size = segment_file.size()
-        index = BlockIndex(self._first_offset)
-        with file.closing():
-            for block in _entries(file, size):
-                place = index.position, index.due
-                if block is None or block.end > size or (block.position, block.first_offset) != place:
-                    break
-                index.add(block)
+        index, size = BlockIndex(self._first_offset), segment_file.size()
+        for block in self._read(segment_file):
+            place = index.position, index.due
+            if block is None or block.end > size or (block.position, block.first_offset) != place:
+                break
+            index.add(block)
         while index.blocks and not check_block(segment_file, index.blocks[-1]):
             index = BlockIndex(self._first_offset, index.blocks[: len(index.blocks) // 2])
         return index
 
     def sound_blocks(self, segment_file: File) -> list[Block]:
         """Return every entry that is whole and belongs to the segment, whatever the others are: for checking."""
-        file = open_existing(self._disk, self.path, "read")
-        if file is None:
-            return []
         found: list[Block] = []
-        with file.closing():
-            for block in _entries(file, segment_file.size()):
-                if (
-                    block is not None
-                    and (not found or block.position >= found[-1].end)
-                    and (check_block(segment_file, block) or self.is_followed(segment_file, block))
-                ):
-                    found.append(block)
+        for block in self._read(segment_file):
+            if (
+                block is not None
+                and (not found or block.position >= found[-1].end)
+                and (check_block(segment_file, block) or self.is_followed(segment_file, block))
+            ):
+                found.append(block)
         return found
 
     def changed_blocks(self, segment_file: File) -> Iterator[tuple[Block, CorruptionError]]:

@@ -68,7 +68,7 @@ class Listed(NamedTuple):
 
 
 class Archived(Segment):
-    """A segment in the tier. Its path is the file that :meth:`fetch` checks: the object, or a copy of it."""
+    """A segment in the tier. Its path is the file that :func:`fetched` checks: the object, or a copy of it."""
 
     listed: Listed
     tier: Tier
@@ -77,15 +77,6 @@ class Archived(Segment):
     def address(self) -> str:
         """The object's address."""
         return f"{self.tier.address}/{self.listed.name}"
-
-    def fetch(self) -> None:
-        """Copy the object if it is in a store or compressed, and check the file, unless this process has done so.
-
-        Raises:
-            CorruptionError: the object is missing, or not the one that is listed.
-            SejError: the store cannot be reached.
-        """
-        self.tier.fetch(self)
 
 
 def fetched(segment: Segment) -> str:
@@ -96,7 +87,7 @@ def fetched(segment: Segment) -> str:
         SejError: the store cannot be reached.
     """
     if isinstance(segment, Archived):
-        segment.fetch()
+        segment.tier.fetch(segment)
     return segment.path
 
 
@@ -193,7 +184,12 @@ class Tier:
         self.objects = objects
 
     def fetch(self, segment: Archived) -> None:
-        """Do the work of :meth:`Archived.fetch`."""
+        """Copy an object if it is in a store or compressed, and check the file, unless this process has done so.
+
+        Raises:
+            CorruptionError: the object is missing, or not the one that is listed.
+            SejError: the store cannot be reached.
+        """
         disk, listed = self._directory.disk, segment.listed
         there = disk.status(segment.path)
         if there is not None and _checked.get((disk, segment.path)) == (there, listed):

@@ -22,12 +22,11 @@ from sej.journal.identity import journal_id
 from sej.journal.index import BlockIndex, IndexFile
 from sej.journal.offset_check import kept_offsets
 from sej.journal.recovery import corruption_at, good_end, last_message_start
-from sej.journal.repair import Repair, reindex, repair
+from sej.journal.repair import Problem, Repair, reindex, repair, verify
 from sej.journal.retention import Retention, clean
 from sej.journal.segment import SegmentReader
 from sej.journal.tail import Tail
 from sej.journal.tier import Archived, fetched, readable
-from sej.journal.verify import Problem, verify
 from sej.message import Message
 from sej.system.disk import OS, Disk, File, open_existing
 

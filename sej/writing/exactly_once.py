@@ -117,7 +117,7 @@ class Batches:
         end.sync_now()
         data, span = encode_many(end.offset, values, keys, type, timestamp)
         digest = _digest(data, span)
-        found = self._find(name, number, len(span), digest)
+        found = self._find(name, number, (len(span), digest))
         return found.range if found is not None else self._append(end, name, number, digest, [data])
 
     def append_encoded(self, end: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
@@ -154,11 +154,8 @@ class Batches:
         Raises:
             BatchConflictError: the number is new and below the last one, or so old that its record was removed.
         """
-        found = next((done for done in self._load(name) if done.number == number), None)
-        if found is None:
-            self._find(name, number, 0, _UNKNOWN)
-            return None
-        return found.range
+        found = self._find(name, number)
+        return None if found is None else found.range
 
     def last(self, name: str) -> int | None:
         """Return the highest batch number of a name, or None if the name has no batch."""
@@ -278,14 +275,15 @@ class Batches:
 
     # --- the files in txn/
 
-    def _find(self, name: str, number: int, count: int, digest: int) -> _Done | None:
+    def _find(self, name: str, number: int, batch: tuple[int, int] | None = None) -> _Done | None:
+        """Find a batch, and compare it with the number of its messages and their digest, if both are known."""
         known = self._load(name)
         for done in known:
             if done.number == number:
-                if done.digest != _UNKNOWN and (done.messages, done.digest) != (count, digest):
+                if batch is not None and done.digest != _UNKNOWN and (done.messages, done.digest) != batch:
                     raise BatchConflictError(
                         f"batch {number} of {name!r} is already in the journal, with {done.messages} messages, and this"
-                        f" batch of {count} is different: use a new number for a new batch",
+                        f" batch of {batch[0]} is different: use a new number for a new batch",
                         path=self._directory.path,
                         offset=done.spans[0][0],
                     )

@@ -8,8 +8,7 @@ import pytest
 
 import sej
 from sej.journal.directory import Directory
-from sej.journal.reader_limits import at_risk, why_removed
-from sej.journal.retention import Retention, clean
+from sej.journal.retention import Retention, at_risk, clean, why_removed
 from sej.system.disk import OS
 from tests.crash.disk import CrashDisk
 from tests.sej.support import segments

@@ -22,9 +22,8 @@ WINDOWS: Final = {
     "sej.journal.view": ["_BACK_BYTES", "_SCAN_MESSAGES"],
     "sej.writing.opening": ["BLOCK_BYTES", "_SYNC_BYTES"],
     "sej.queue.log.reader": ["_SKIP"],
-    "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES"],
+    "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES", "_STEP_BYTES"],
     "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
-    "sej.journal.salvage": ["_STEP_BYTES"],
     "sej.journal.segment": ["_SMALL_BYTES"],
 }
 SCALE: Final = 256

@@ -30,10 +30,10 @@ from sej.journal.directory import Directory
 from sej.journal.gaps import read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
-from sej.journal.reader_limits import at_risk
+from sej.journal.repair import Problem
+from sej.journal.retention import at_risk
 from sej.journal.tail import Tail
 from sej.journal.tier import READER, Tier
-from sej.journal.verify import Problem
 from sej.journal.view import Journal
 from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
