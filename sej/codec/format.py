@@ -13,23 +13,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from sej.message import MAX_OFFSET, NO_TIMESTAMP
-
-__all__ = [
-    "HEAD",
-    "HEAD_SIZE",
-    "INT32",
-    "INT32_SIZE",
-    "MAX_KEY_SIZE",
-    "MAX_MESSAGE_SIZE",
-    "MAX_OFFSET",
-    "MAX_TIMESTAMP",
-    "MAX_TYPE",
-    "NO_TIMESTAMP",
-    "OFFSET",
-    "OFFSET_SIZE",
-    "OVERHEAD_SIZE",
-]
+from sej.message import MAX_OFFSET as MAX_OFFSET
+from sej.message import NO_TIMESTAMP as NO_TIMESTAMP
 
 HEAD: Final = struct.Struct(">QqBb")
 """offset, timestamp, type, key_size"""

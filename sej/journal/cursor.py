@@ -26,7 +26,7 @@ from sej.errors import (
     OffsetTooSmallError,
     SejError,
 )
-from sej.journal.directory import Directory, Segment, containing
+from sej.journal.directory import Directory, Segment, containing, is_still
 from sej.journal.gaps import Gap, gap_at
 from sej.journal.identity import Incarnation
 from sej.journal.index import (
@@ -456,13 +456,8 @@ class Cursor:
         age = time.time_ns() - changed[2] if changed is not None else 0
         segments = self._segments()
         at = containing(segments, due)
-        if at >= 0:
-            there = self._disk.status(segments[at].path)
-            if there is None:
-                return self._reopen()
-            if there.identity != reader.status().identity:
-                # Another file has the next offset: the next segment, or one that was put in place.
-                return self._reopen()
+        if at >= 0 and not is_still(self._disk, segments[at], reader.file):
+            return self._reopen()  # another file has the next offset: the next segment, or one that was put in place
         if at + 1 >= len(segments):
             if at < 0 and segments:
                 self._too_small(segments[0].first_offset)
@@ -481,6 +476,11 @@ class Cursor:
         """Return the segments' directory and when it last changed; None if the system does not report it."""
         jnl = self._disk.status(self._directory.jnl)
         return (jnl.device, jnl.inode, jnl.mtime_ns) if jnl is not None and jnl.mtime_ns else None
+
+    def _is_elsewhere(self, segments: list[Segment], at: int, reader: SegmentReader) -> bool:
+        """Return whether another file has the next offset, which a segment should contain."""
+        there = self._disk.status(segments[at].path) if at >= 0 else None
+        return there is not None and there.identity != reader.status().identity
 
     def _reopen(self) -> bool:
         self.close()
@@ -543,8 +543,7 @@ class Cursor:
         if not damage.torn:
             raise damage.error(reader.path) from error
         at = containing(segments, reader.due)
-        there = self._disk.status(segments[at].path) if at >= 0 else None
-        if there is not None and there.identity != reader.status().identity:
+        if self._is_elsewhere(segments, at, reader):
             return self._reopen()  # the next segment has the next offset: no message is missing
         if at + 1 >= len(segments):
             return False
@@ -561,8 +560,7 @@ class Cursor:
             return False
         segments = self._segments()
         at = containing(segments, reader.due)
-        there = self._disk.status(segments[at].path) if at >= 0 else None
-        if there is not None and there.identity != reader.status().identity:
+        if self._is_elsewhere(segments, at, reader):
             return self._reopen()  # a segment that overlaps this one has these messages
         following = segments[at + 1].first_offset if at + 1 < len(segments) else None
         indexed, _ = self._index.end(reader.file)

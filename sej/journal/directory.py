@@ -33,10 +33,8 @@ from sej.errors import CorruptionError, InvalidNameError, JournalNotFoundError, 
 from sej.system.disk import Disk, File
 from sej.system.durable import KeptPosition
 from sej.system.file import absolute_path
-from sej.system.paths import is_journal
+from sej.system.paths import is_journal as is_journal
 from sej.system.sealed import SealedFile
-
-__all__ = ["UNFINISHED", "Directory", "Segment", "check_name", "containing", "is_journal", "is_still", "journals_in"]
 
 _HEX: Final = "0123456789abcdef"
 _DIGITS: Final = 16

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sej.codec import IMPLEMENTATION, Columns, Run, columns, decode_many, measure, message_size
 from sej.errors import CorruptionError, DecodeError, TruncatedError
 from sej.journal.index import BLOCK_BYTES
 from sej.message import Message
 from sej.system.disk import Disk, File, Status
+from sej.system.lifecycle import Closing
 
 CHUNK_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 4096
@@ -39,7 +40,7 @@ class Place(NamedTuple):
 _Taken = TypeVar("_Taken", Columns, Run)
 
 
-class SegmentReader:
+class SegmentReader(Closing):
     """Reads messages from a position of a segment on.
 
     Attributes:
@@ -179,14 +180,6 @@ class SegmentReader:
         """Close the file."""
         self._chunk, self._memory = b"", bytearray()
         self._file.close()
-
-    def __enter__(self) -> Self:
-        """Return the reader."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self.close()
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; return whether there is more to decode than before."""

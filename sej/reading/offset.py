@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
-from sej.checks import DISK, FLAG, START, WAIT, one_of, refuse_pickling, require
+from sej.checks import DISK, FLAG, START, WAIT, one_of, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import (
@@ -48,7 +48,7 @@ from sej.journal.tier import readable
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Start
 from sej.system.disk import OS, Disk
-from sej.system.lifecycle import is_mine
+from sej.system.lifecycle import Closing, is_mine
 from sej.system.locks import Lock
 from sej.system.logs import WARNING, record
 
@@ -85,7 +85,7 @@ def check_arguments(
     return directory, timeout
 
 
-class Offset:
+class Offset(Closing):
     """A reader's kept offset, held by one process at a time.
 
     After :meth:`close` commit and reset raise :class:`~sej.ClosedError`.
@@ -104,8 +104,6 @@ class Offset:
         >>> read_offset(path, "reader1")
         2
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -223,14 +221,6 @@ class Offset:
         with self._alone():
             self._closed = True
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        """Return the offset."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the offset."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show path, name and value."""

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from itertools import chain, islice
 from operator import length_hint
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
-from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, refuse_pickling, require
+from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.journal.cursor import Cursor
@@ -26,6 +26,7 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Message, Start
 from sej.system.disk import OS, Disk
+from sej.system.lifecycle import Closing
 from sej.system.logs import WARNING, record
 from sej.system.watch import Watch
 
@@ -64,7 +65,7 @@ def check_arguments(
     return Directory(path, disk), timeout
 
 
-class Scanner:
+class Scanner(Closing):
     """Reads the messages of a journal in order, and waits for more.
 
     It stores nothing on disk; see :class:`sej.Offset` for an offset that outlives the process. Use it from one thread;
@@ -83,8 +84,6 @@ class Scanner:
         ...     [message.value for message in s]
         [b'a', b'b']
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -248,14 +247,6 @@ class Scanner:
     def closed(self) -> bool:
         """True if :meth:`close` was called."""
         return self._closed
-
-    def __enter__(self) -> Self:
-        """Return the scanner."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the scanner."""
-        self.close()
 
     def __repr__(self) -> str:
         """Show path and offset."""

@@ -34,32 +34,11 @@ from contextlib import suppress
 from typing import Final, Literal, Protocol
 
 from sej.errors import CorruptionError, FileTypeError
-from sej.system.file import File, OsFile, Status, locate, of_system, open_folder, opened, status_of
-
-__all__ = [
-    "OS",
-    "Disk",
-    "File",
-    "Mode",
-    "OsDisk",
-    "OsFile",
-    "Status",
-    "Tolerated",
-    "file_system",
-    "full_disk_advice",
-    "is_full",
-    "is_mount_point",
-    "is_scarce",
-    "large_file_advice",
-    "network_file_system",
-    "of_system",
-    "open_existing",
-    "read_small",
-    "replace_file",
-    "spare_files",
-    "way_out",
-    "write_temporary",
-]
+from sej.system.file import File as File
+from sej.system.file import OsFile as OsFile
+from sej.system.file import Status as Status
+from sej.system.file import locate, open_folder, opened, status_of
+from sej.system.file import of_system as of_system
 
 Mode = Literal["read", "edit", "append", "new", "temp"]
 """``read``; ``edit``: read and write an existing file; ``append``: created if missing, every write goes to the end;

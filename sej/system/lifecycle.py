@@ -263,6 +263,6 @@ class Closing(ABC):
         """Return the object."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the object."""
         self.close()

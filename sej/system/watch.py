@@ -20,9 +20,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from sej.fork import notice_fork, watch_forks
+from sej.system.lifecycle import Closing
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -47,7 +48,7 @@ class _Receiver:
         self.pending = False
 
 
-class Watch:
+class Watch(Closing):
     """Waits for changes in one directory (its entries, not below them)."""
 
     def __init__(self, directory: str | os.PathLike[str], *, safety_s: float = _SAFETY_S) -> None:
@@ -108,14 +109,6 @@ class Watch:
         """Stop watching when it is garbage-collected."""
         if hasattr(self, "_hub") and not sys.is_finalizing():
             self.close()
-
-    def __enter__(self) -> Self:
-        """Return the watch."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop watching."""
-        self.close()
 
 
 def wait_any(watches: Sequence[Watch], timeout: float | None = None) -> list[Watch]:

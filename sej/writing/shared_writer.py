@@ -13,16 +13,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, Self, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_args
 
-from sej.checks import one_of, refuse_pickling, require_columns
+from sej.checks import one_of, require_columns
 from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.journal.writer_lock import Fence, WriterLock
 from sej.message import BytesLike
 from sej.system.disk import OS, Disk
-from sej.system.lifecycle import owns
+from sej.system.lifecycle import Closing, owns
 from sej.writing.appender import JournalAppender
 from sej.writing.exactly_once import encode_many
 from sej.writing.opening import prepare
@@ -59,7 +59,7 @@ def check_shared_options(**options: Any) -> None:
     _DURABILITY("durability", options.get("durability", "os"))
 
 
-class SharedWriter:
+class SharedWriter(Closing):
     """Appends to a journal concurrently with other shared writers, while no exclusive writer has it open.
 
     Many threads may share it. A call that needs the journal may raise:
@@ -84,8 +84,6 @@ class SharedWriter:
         ...     one.append(b"a"), other.append(b"b"), one.append_many([b"c", b"d"])
         (0, 1, range(2, 4))
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -299,10 +297,6 @@ class SharedWriter:
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self._appender.close()
-
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from sej.checks import (
     DISK,
@@ -21,7 +21,6 @@ from sej.checks import (
     Rule,
     instance_of,
     one_of,
-    refuse_pickling,
     require_columns,
     require_messages,
     require_options,
@@ -31,6 +30,7 @@ from sej.journal.directory import Directory
 from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike, Message
 from sej.system.disk import OS, Disk
+from sej.system.lifecycle import Closing
 from sej.writing.appender import Durability, JournalAppender
 from sej.writing.opening import prepare
 
@@ -72,7 +72,7 @@ def check_options(**options: Any) -> None:
     require_options("a writer", options, _RULES, Writer.__init__.__kwdefaults__ or {})
 
 
-class Writer:
+class Writer(Closing):
     """Appends to a journal. A journal has at most one open writer, which any number of threads may share.
 
     Any call may raise:
@@ -100,8 +100,6 @@ class Writer:
         0
         range(1, 3)
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self,
@@ -333,10 +331,6 @@ class Writer:
             LockedError: a signal handler called this while a call of this writer was under way; nothing was closed.
         """
         self.end.close()
-
-    def __enter__(self) -> Self:
-        """Return the writer."""
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the writer. An error of the block is not replaced by an error of a sync in the background."""
