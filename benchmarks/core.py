@@ -168,18 +168,18 @@ def _opening(root: Path) -> list[Row]:
 def _without_index(many: Callable[[], float]) -> Callable[[], float]:
     """The same writer, but a block that is full is forgotten: no checksum, no entry."""
     from sej.codec import Buffer
-    from sej.writing.opening import Blocks
+    from sej.writing.opening import LastSegment
 
-    def forget(_: Blocks, buffer: Buffer) -> None:
+    def forget(_: LastSegment, buffer: Buffer) -> None:
         buffer.clear()
 
     def measure() -> float:
-        end_block = Blocks.end_block
-        Blocks.end_block = forget  # type: ignore[method-assign, assignment]
+        end_block = LastSegment.end_block
+        LastSegment.end_block = forget  # type: ignore[method-assign, assignment]
         try:
             return many()
         finally:
-            Blocks.end_block = end_block  # type: ignore[method-assign]
+            LastSegment.end_block = end_block  # type: ignore[method-assign]
 
     return measure
 

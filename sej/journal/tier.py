@@ -161,12 +161,11 @@ class Tier:
 
     def put(self, first_offset: int, chunks: Iterable[bytes], *, compress: bool = False) -> int:
         """Write an object, durably; return its size if it is compressed, else 0. It is not listed."""
+        name = f"{first_offset:016x}.jnl"
         if not compress:
-            self._store.put(f"{first_offset:016x}.jnl", chunks)
+            self._store.put(name, chunks)
             return 0
-        packed = _Packed(chunks)
-        self._store.put(f"{first_offset:016x}.jnl.gz", packed)
-        return packed.size
+        return self._store.put(f"{name}.gz", _packed(chunks))
 
     def add(self, listed: Listed | None) -> None:
         """Read an object back and compare it, then list it, durably; None: store the list as it is.
@@ -235,26 +234,11 @@ class Tier:
             disk.unlink(_kept.popitem(last=False)[0])
 
 
-class _Packed:
-    """The gzip of chunks.
-
-    Attributes:
-        size: the bytes so far.
-    """
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self.size = 0
-        self._chunks = chunks
-
-    def __iter__(self) -> Iterator[bytes]:
-        pack = zlib.compressobj(wbits=_GZIP)
-        for chunk in self._chunks:
-            yield self._counted(pack.compress(chunk))
-        yield self._counted(pack.flush())
-
-    def _counted(self, data: bytes) -> bytes:
-        self.size += len(data)
-        return data
+def _packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress chunks with gzip."""
+    pack = zlib.compressobj(wbits=_GZIP)
+    yield from map(pack.compress, chunks)
+    yield pack.flush()
 
 
 def _unpacked(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -299,7 +283,8 @@ class _Folder:
     def __init__(self, path: str, disk: Disk) -> None:
         self._path, self._disk = path, disk
 
-    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+    def put(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write an object, durably; return its size."""
         self._disk.mkdir(self._path, parents=True)
         temporary = os.path.join(self._path, f"{name}.tmp")
         self._disk.unlink(temporary)
@@ -307,7 +292,9 @@ class _Folder:
             for chunk in chunks:
                 file.write(chunk)
             file.sync()
+            size = file.size()
         self._disk.rename(temporary, os.path.join(self._path, name))
+        return size
 
     def get(self, name: str) -> Iterator[bytes] | None:
         """Return the bytes of an object; None if it is missing."""
@@ -329,16 +316,19 @@ class _Objects:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def put(self, name: str, chunks: Iterable[bytes]) -> None:
+    def put(self, name: str, chunks: Iterable[bytes]) -> int:
+        """Write an object; return its size."""
         from tempfile import TemporaryFile
 
         import obstore
 
         with TemporaryFile() as spool:
             spool.writelines(chunks)
+            size = spool.tell()
             spool.seek(0)
             with self._errors(name):
                 obstore.put(self._open(), name, spool)
+        return size
 
     def get(self, name: str) -> Iterator[bytes] | None:
         """Return the bytes of an object; None if it is missing."""

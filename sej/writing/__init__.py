@@ -7,7 +7,7 @@
       public names     |
                        |------ Buffer          encodes messages, and writes single ones without Python code
                        |------ LastSegment     the file, and how much of it is on the medium
-                       |         Blocks        its index
+                       |                       and its index
                        |------ Syncer          one sync for all threads that wait
                        '------ Batches         append_once; appends through the appender
 

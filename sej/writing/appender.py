@@ -79,7 +79,7 @@ from sej.message import BytesLike
 from sej.system.disk import way_out
 from sej.system.group_commit import Syncer, is_failure
 from sej.system.lifecycle import Lifecycle, owns
-from sej.writing.opening import JournalEnd, LastSegment, find_end, open_end, start_segment, sweep
+from sej.writing.opening import LastSegment, find_end, open_end, start_segment, sweep
 
 if TYPE_CHECKING:
     from sej.journal.retention import Retention
@@ -168,14 +168,14 @@ class JournalAppender:
             has_id: whether the journal has an ``id``.
         """
         self.buffer.forgotten = self._forget
-        end = find_end(self.directory, self._kept, self.lock, first_offset, has_id=has_id)
-        self.recovery = end.recovery
-        self._continue_at(end)
+        last, promised = find_end(self.directory, self._kept, self.lock, first_offset, has_id=has_id)
+        self.recovery = last.recovery
+        self._continue_at(last)
         self._look_at = time.monotonic() + _LOOK_S
         self._opened = True
-        if end.promised:
+        if promised:
             self.run_exclusively(self._batches.roll_forward, self)
-        if end.synced_offset < end.offset:
+        if last.synced.offset < last.end.offset:
             self.syncer.request()
 
     # --- ways to append that the writers' interfaces do not have
@@ -357,7 +357,7 @@ class JournalAppender:
             if last is self.last and not self.life.closed and not buffer.in_doubt:
                 last.keep(position, offset)
                 if not self._is_shared:  # else another process may write the index
-                    last.blocks.write(last.synced_position)
+                    last.write_index()
         return offset
 
     def sync_written(self, *, in_turn: bool) -> None:
@@ -437,7 +437,7 @@ class JournalAppender:
         if self.syncer.durable_offset < buffer.offset:
             self._check_names()
             self.sync_now()
-        last.blocks.finish(buffer, last.synced_position)
+        last.finish_index(buffer)
         self._shut()
 
     def _shut(self) -> None:
@@ -624,7 +624,7 @@ class JournalAppender:
         last.sync()
         last.keep(buffer.position, buffer.offset)
         self.syncer.advance(buffer.offset)
-        last.blocks.write(buffer.position)
+        last.write_index()
 
     def set_limits(self) -> None:
         """Set when the buffer drains, so that a message that ends a segment or a block is the last one of its write."""
@@ -659,8 +659,8 @@ class JournalAppender:
             if self._is_shared:
                 buffer.clear()
             elif len(buffer) >= BLOCK_BYTES:
-                self.last.blocks.end_block(buffer)
-                if buffer.position - self.last.synced_position >= _CHECKPOINT_BYTES:
+                self.last.end_block(buffer)
+                if buffer.position - self.last.synced.position >= _CHECKPOINT_BYTES:
                     self.syncer.request()
             if buffer.position >= self._segment_bytes:
                 self._rotate()
@@ -715,27 +715,26 @@ class JournalAppender:
 
     def _seal(self) -> None:
         """Sync the last segment and finish its index."""
-        self.last.blocks.end_block(self.buffer)
+        self.last.end_block(self.buffer)
         self.sync_now()
-        self.last.blocks.close()
+        self.last.close_index()
 
-    def _continue_at(self, end: JournalEnd) -> None:
+    def _continue_at(self, last: LastSegment) -> None:
         """Continue at an end that was found on the disk, or at a new segment."""
         buffer = self.buffer
-        self.last = last = end.last
-        buffer.position, buffer.offset = end.position, end.offset
-        self._indexed_to = end.position
+        self.last = last
+        buffer.position, buffer.offset = last.end
+        self._indexed_to = last.end.position
         self.lock.keep(last.file)
-        self.syncer.advance(end.synced_offset)
+        self.syncer.advance(last.synced.offset)
         self.set_limits()
         if not self._is_shared:
             _needed[id(self)] = self.lock, last
-            if last.blocks.unindexed:
-                last.blocks.write(last.synced_position)
+            last.write_index()
         else:
-            if last.blocks.unindexed:  # now, because the next turn may be of another process
+            if last.unindexed:  # now, because the next turn may be of another process
                 self.sync_now()
-            last.blocks.close()
+            last.close_index()
 
     def _reopen(self) -> None:
         """Find the end again, on the disk, as an opening does.
@@ -758,20 +757,20 @@ class JournalAppender:
             buffer.drained()
             buffer.clear()
             if old is not None:
-                old.blocks.close()
+                old.close_index()
                 self.lock.keep(old.file)  # an interrupted call may have locked others
-            end = find_end(self.directory, self._kept, self.lock, before=old)
-            if not self._is_shared and end.offset < reached:
+            last, promised = find_end(self.directory, self._kept, self.lock, before=old)
+            if not self._is_shared and last.end.offset < reached:
                 raise LockLostError(
-                    f"the journal ends at {end.offset}, but this writer has appended up to {reached}: another process"
-                    " changed it without the lock; close that process and open this writer again",
-                    path=end.last.segment.path,
-                    offset=end.offset,
+                    f"the journal ends at {last.end.offset}, but this writer has appended up to {reached}: another"
+                    " process changed it without the lock; close that process and open this writer again",
+                    path=last.segment.path,
+                    offset=last.end.offset,
                 )
-            self._continue_at(end)
+            self._continue_at(last)
             buffer.resolved()
             self._known_batches = None  # the change that was interrupted may be one of the batches
-            if end.promised:
+            if promised:
                 self._batches.roll_forward(self)
             if self._is_shared:
                 self._id = journal_id(self.directory)

@@ -31,7 +31,7 @@ from __future__ import annotations
 import errno
 import time
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from sej.codec import Buffer, measure
 from sej.codec.format import NO_TIMESTAMP, OFFSET
@@ -42,7 +42,7 @@ from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, network_file_system
+from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.group_commit import is_failure
 
@@ -113,142 +113,111 @@ def _has_id(directory: Directory) -> bool:
     return found is not None
 
 
-class Blocks:
-    """The blocks of one segment. The caller of each method holds the writer's mutex.
+class LastSegment:
+    """One segment, from the moment when it becomes the last one until the next one does, and its index.
 
     Attributes:
+        segment: the path and the first offset.
+        file: open for appending, with the segment's lock.
+        end: where it ended when it was opened or started, and the offset of the next message there.
+        synced: the bytes before this position, and the messages below this offset, are on the medium.
+        in_doubt: unsynced bytes before this position were written before the file was opened (sej.system.durable).
+        recovery: the torn tail that was cut, or None.
         unindexed: the full blocks that the index lacks.
     """
 
-    def __init__(self, index_file: IndexFile, first_offset: int) -> None:
-        """Begin with an empty segment."""
-        self._index_file = index_file
-        self._indexed = self._position = 0
-        self._offset = first_offset
-        self.unindexed: list[Block] = []
-        self._newest = NO_TIMESTAMP
-        self._partial: Block | None = None
-        """The block of the messages after the last full block, if there are any."""
-        self._partial_known = False
-        """Whether the index has that block too."""
+    recovery: Recovery | None = None
+    _indexed = 0
+    _newest = NO_TIMESTAMP
+    _partial: Block | None = None
+    """The block of the messages after the last full block, if there are any."""
+    _partial_known = False
+    """Whether the index has that block too."""
 
-    def load(self, file: File, size: int) -> tuple[int, int]:
-        """Continue after the good messages of a segment of this size; return where they end, and the offset there."""
+    def __init__(
+        self, directory: Directory, lock: WriterLock, kept: KeptPosition, segment: Segment, file: File
+    ) -> None:
+        """Begin with an empty segment. This object closes the file."""
+        self._disk = directory.disk
+        self._lock = lock
+        self._kept = kept
+        self._index = IndexFile(directory, segment)
+        self.segment = segment
+        self.file = file
+        self.end = self.synced = self._block_start = Kept(0, segment.first_offset)
+        self.in_doubt = 0
+        self.unindexed: list[Block] = []
+
+    def load(self, size: int) -> Kept:
+        """Continue after the good messages of a segment of this size; return where they end."""
         if not size:
-            return 0, self._offset
-        self._indexed, index = self._index_file.load_end(file, to_write=True)
+            return self.end
+        self._indexed, index = self._index.load_end(self.file, to_write=True)
         self._partial = index.open_block(size)
         self._partial_known = self._partial is not None
         self._indexed -= self._partial_known
         position, offset = index.position, index.due
-        for block in read_blocks(file, position, offset) if size > position else ():
+        for block in read_blocks(self.file, position, offset) if size > position else ():
             position, offset = block.end, block.next_offset
             if block.end - block.position >= BLOCK_BYTES:
                 self.unindexed.append(index.add(block))
             else:
                 self._partial = block
-        self._position, self._offset, self._newest = position, offset, index.newest_timestamp
-        return position, offset
+        self.end = self._block_start = Kept(position, offset)
+        self._newest = index.newest_timestamp
+        return self.end
 
     def end_block(self, buffer: Buffer) -> None:
-        """Make a block of the messages in the buffer, then clear it. They are all written."""
-        position, offset = buffer.position, buffer.offset
-        if self._partial is not None:
-            self.unindexed.append(self._joined(self._partial, buffer))
-            self._partial = None
-        elif len(buffer):
-            crc = crc32c(buffer.block())
-            first, last, newest = buffer.first_timestamp, buffer.last_timestamp, buffer.newest_timestamp
-            if newest > self._newest:
-                self._newest = newest
-            start, start_offset = self._position, self._offset
-            count = offset - start_offset
-            self.unindexed.append(Block(start, position, start_offset, count, crc, first, last, self._newest))
-        else:
-            return
-        self._position, self._offset = position, offset
-        buffer.clear()
+        """Make a block of the messages in the buffer, and clear it. They are all written.
 
-    def _joined(self, part: Block, buffer: Buffer) -> Block:
-        """Return the block that an earlier writer left partial, extended by the messages in the buffer."""
-        last, newest = part.last_timestamp, part.newest_timestamp
-        if len(buffer):
-            last, newest = buffer.last_timestamp, max(newest, buffer.newest_timestamp)
-        self._newest = max(self._newest, newest)
+        If an earlier writer left a partial block, it is extended by them.
+        """
+        part, first, last = self._partial, buffer.first_timestamp, buffer.last_timestamp
+        if part is None:
+            if not len(buffer):
+                return
+            start, offset = self._block_start
+            part = Block(start, start, offset, 0, 0, first, last, NO_TIMESTAMP)
+        elif not len(buffer):
+            last = part.last_timestamp
+        self._newest = max(self._newest, part.newest_timestamp, buffer.newest_timestamp)
         messages, crc = buffer.offset - part.first_offset, crc32c(buffer.block(), part.crc32c)
         times = part.first_timestamp, last, self._newest
-        return Block(part.position, buffer.position, part.first_offset, messages, crc, *times)
+        self.unindexed.append(Block(part.position, buffer.position, part.first_offset, messages, crc, *times))
+        self._partial = None
+        self._block_start = Kept(buffer.position, buffer.offset)
+        buffer.clear()
 
-    def write(self, synced_position: int) -> None:
+    def write_index(self) -> None:
         """Write the entries whose bytes are synced.
 
         A failure is only logged, because an index can be rebuilt. The entries are not tried again.
         """
-        if not self.unindexed:
+        ready = [block for block in self.unindexed if block.end <= self.synced.position]
+        if not ready:
             return
-        ready = [block for block in self.unindexed if block.end <= synced_position]
-        if ready:
-            self._store(ready)
-
-    def _store(self, ready: list[Block]) -> None:
         count = len(ready)
         try:
-            self._index_file.write(ready, self._indexed)
+            self._index.write(ready, self._indexed)
         except OSError as error:
             if not is_failure(error):
                 raise
             if not isinstance(error, FileNotFoundError):  # else the directory was moved or removed
-                from sej.system.logs import WARNING, record
-
-                record(__name__, WARNING, "the index %s could not be written: %s", self._index_file.path, error)
+                _warn("the index %s could not be written: %s", self._index.path, error)
             self.unindexed = self.unindexed[count:]
             return
         # No call between these: a signal handler sees both old values or both new ones.
         self._indexed, self.unindexed = self._indexed + count, self.unindexed[count:]
 
-    def finish(self, buffer: Buffer, synced_position: int) -> None:
+    def finish_index(self, buffer: Buffer) -> None:
         """Add the last messages to the index too, when the writer closes."""
         if len(buffer) or (self._partial is not None and not self._partial_known):
             self.end_block(buffer)
-            if buffer.position <= synced_position:
-                self._store(self.unindexed)
+            self.write_index()
 
-    def close(self) -> None:
+    def close_index(self) -> None:
         """Close the index file, if it is open."""
-        self._index_file.close()
-
-
-class LastSegment:
-    """One segment, from the moment when it becomes the last one until the next one does.
-
-    Attributes:
-        segment: the path and the first offset.
-        file: open for appending, with the segment's lock.
-        blocks: the blocks for the index.
-        synced_position: the bytes before this position are on the medium.
-        in_doubt: unsynced bytes before this position were written before the file was opened (sej.system.durable).
-    """
-
-    def __init__(
-        self,
-        disk: Disk,
-        lock: WriterLock,
-        kept: KeptPosition,
-        segment: Segment,
-        file: File,
-        blocks: Blocks,
-        synced_position: int = 0,
-        in_doubt: int = 0,
-    ) -> None:
-        """Remember a segment that was opened or started. This object closes the file."""
-        self._disk = disk
-        self._lock = lock
-        self._kept = kept
-        self.segment = segment
-        self.file = file
-        self.blocks = blocks
-        self.synced_position = synced_position
-        self.in_doubt = in_doubt
+        self._index.close()
 
     def write(self, view: memoryview, position: int) -> None:
         """Append whole messages at the end of the segment.
@@ -317,8 +286,8 @@ class LastSegment:
         Raises:
             OSError: the system refused; nothing may be written or synced after that.
         """
-        if self.in_doubt > self.synced_position:
-            renew(self._disk, self.file, self.synced_position, self.in_doubt)
+        if self.in_doubt > self.synced.position:
+            renew(self._disk, self.file, self.synced.position, self.in_doubt)
         self.file.sync()
 
     def keep(self, position: int, offset: int) -> None:
@@ -328,34 +297,14 @@ class LastSegment:
             position: every byte before this position is on the medium.
             offset: the offset of the message at the position.
         """
-        if position > self.synced_position:
-            self.synced_position = position
+        if position > self.synced.position:
+            self.synced = Kept(position, offset)
             self._kept.store(self.file, self.segment.first_offset, position, offset)
 
     def close(self) -> None:
         """Close the files. A second call does nothing, or finishes an interrupted one."""
-        self.blocks.close()
+        self.close_index()
         self.file.close()
-
-
-class JournalEnd(NamedTuple):
-    """The end of a journal as it is on the disk, ready for appending.
-
-    Attributes:
-        last: the last segment, open for appending. It consists of whole messages.
-        position: its size.
-        offset: the offset of the next message.
-        synced_offset: the messages below this offset are durable. The writer syncs the others.
-        recovery: what was cut, or None.
-        promised: whether ``txn/`` has batches that the writer completes before its first append.
-    """
-
-    last: LastSegment
-    position: int
-    offset: int
-    synced_offset: int
-    recovery: Recovery | None = None
-    promised: bool = False
 
 
 def find_end(
@@ -366,7 +315,7 @@ def find_end(
     *,
     has_id: bool = False,
     before: LastSegment | None = None,
-) -> JournalEnd:
+) -> tuple[LastSegment, bool]:
     """Take the lock, finish what an earlier process left unfinished, and open the end.
 
     If an original removes the lock file in the meantime, start again. If this raises, the lock may be held, and the
@@ -379,6 +328,9 @@ def find_end(
         first_offset: where a journal without segments starts.
         has_id: the caller has seen the journal's ``id``.
         before: as for :func:`open_end`.
+
+    Returns:
+        The last segment, and whether ``txn/`` has batches that the writer completes before its first append.
     """
     recovery = None
     while True:
@@ -393,13 +345,12 @@ def find_end(
         if lock.original is not None:
             refuse_surplus(directory)
             segments = directory.segments()  # an original may just have added one
-        end = open_end(directory, kept, lock, first_offset=first_offset, before=before, segments=segments)
-        recovery = end.recovery or recovery
+        last = open_end(directory, kept, lock, first_offset=first_offset, before=before, segments=segments)
+        last.recovery = recovery = last.recovery or recovery
         if not has_id:
             journal_id(directory, create=True)
         if lock.original is None or lock.is_current():
-            promised = bool(pending) and any(name.endswith(".intent") for name in pending)
-            return end._replace(recovery=recovery, promised=promised)
+            return last, bool(pending) and any(name.endswith(".intent") for name in pending)
         lock.keep(None)
         lock.renew()
 
@@ -412,7 +363,7 @@ def open_end(
     first_offset: int = 0,
     before: LastSegment | None = None,
     segments: list[Segment] | None = None,
-) -> JournalEnd:
+) -> LastSegment:
     """Open the last segment for appending. A torn tail is copied to ``kept/`` and cut.
 
     Up to :data:`_SYNC_BYTES` that may not be on the medium are renewed, see :mod:`sej.system.durable`. If there are
@@ -444,10 +395,10 @@ def open_end(
         known = kept.load(file, segment.first_offset, alone=lock.keeps, status=status)
         if not known.position:
             directory.sync_names()
-        blocks = Blocks(IndexFile(directory, segment), segment.first_offset)
-        end, recovery = Kept(*blocks.load(file, status.size)), None
+        last = LastSegment(directory, lock, kept, segment, file)
+        end = last.load(status.size)
         if status.size > end.position:
-            recovery = _cut(directory, kept, segment, file, end)
+            last.recovery = _cut(directory, kept, segment, file, end)
         synced = min(end, known)
         if kept.lost is not None:
             kept.store(file, segment.first_offset, *synced)
@@ -460,16 +411,15 @@ def open_end(
                     file.sync()
                 kept.store(file, segment.first_offset, *end)
             synced = end
-        if recovery is not None:
+        if last.recovery is not None:
             file.sync()  # the cut must be durable too
     except BaseException:
         if before is None:
             file.unlock()
             file.close()
         raise
-    in_doubt = end.position if before is None else before.in_doubt
-    last = LastSegment(directory.disk, lock, kept, segment, file, blocks, synced.position, in_doubt)
-    return JournalEnd(last, end.position, end.offset, synced.offset, recovery)
+    last.synced, last.in_doubt = synced, end.position if before is None else before.in_doubt
+    return last
 
 
 def _cut(directory: Directory, kept: KeptPosition, segment: Segment, file: File, end: Kept) -> Recovery | None:
@@ -541,10 +491,9 @@ def sweep(directory: Directory) -> None:
             directory.disk.unlink(directory.at("tmp", name))
 
 
-def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock) -> JournalEnd:
+def start_segment(directory: Directory, kept: KeptPosition, offset: int, lock: WriterLock) -> LastSegment:
     """Create the segment that starts at an offset, and lock it. The caller has synced the segment before it."""
     segment = directory.segment(offset)
     file = directory.disk.open(segment.path, "new")
     lock.lock_segment(file)
-    last = LastSegment(directory.disk, lock, kept, segment, file, Blocks(IndexFile(directory, segment), offset))
-    return JournalEnd(last, 0, offset, offset)
+    return LastSegment(directory, lock, kept, segment, file)
