@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import sej
+from sej.durations import backoff
 from tests.sej.support import read_all, write
 
 pytestmark = pytest.mark.either_codec
@@ -288,3 +290,14 @@ def test_a_journal_is_not_its_own_dead_letter_journal(path: Path, tmp_path: Path
             consumer(path, dead_letter=letters)
         with pytest.raises(ValueError, match="dead_letter must be another journal"):
             sej.open_queue(path, "jobs", dead_letter=letters)
+
+
+# --- the waits between attempts
+
+
+@pytest.mark.parametrize("rng", [None, random.Random(1)])
+def test_waits_double_up_to_the_longest_with_jitter(rng: random.Random | None) -> None:
+    waits = [backoff(failures, 1.0, 16.0, rng) for failures in range(1, 2000)]
+    limits = [min(16.0, 2.0 ** min(failures, 60)) for failures in range(1999)]
+    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
+    assert len(set(waits)) > 1900

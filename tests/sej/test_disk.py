@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -196,20 +197,6 @@ def test_a_closed_file_is_refused_by_the_system(tmp_path: Path) -> None:
             call()
     file.unlock()
     file.close()
-
-
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "link").symlink_to("missing")
-    modes: list[Mode] = ["read", "edit", "append", "temp"]
-    for name, kind in ("fifo", "a FIFO"), ("directory", "a directory"), ("link", "a symbolic link to 'missing'"):
-        for mode in modes:
-            with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-                OS.open(tmp_path / name, mode)
-        with pytest.raises(sej.FileTypeError, match=f"this is {kind}"):
-            open_existing(OS, str(tmp_path / name), "read")
-    assert open_below(tmp_path) == []
 
 
 def test_a_signal_handler_may_end_the_wait_for_a_lock(tmp_path: Path) -> None:
@@ -422,3 +409,26 @@ def test_root_keeps_what_it_could_not_use_any_more(tmp_path: Path) -> None:
         [sys.executable, "-c", WITHOUT_RIGHTS, tmp_path / "jobs"], capture_output=True, text=True, check=False
     )
     assert done.stdout == "0\n1\n", done.stderr
+
+
+# --- memory that the C library keeps: freed blocks are used again without page faults
+
+
+PROGRAM = """
+from resource import RUSAGE_SELF, getrusage
+from sej.system.process import keep_freed_memory
+
+kept = keep_freed_memory(1 << 23, 1 << 25, 2)
+bytearray(1 << 22)
+before = getrusage(RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    bytearray(1 << 22)
+print(kept, getrusage(RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_blocks_are_used_again_without_page_faults() -> None:
+    output = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
+    kept, faults = output.split()
+    assert kept == str(platform.libc_ver()[0] == "glibc")
+    assert kept == "False" or int(faults) < 512  # one block has 1024 pages

@@ -13,7 +13,7 @@ import sej
 from sej import ClosedError, LockedError, LockLostError
 from sej.system.disk import OS, OsFile
 from sej.system.locks import Lock, host_name, is_running, process_start, take_file_lease
-from tests.sej.hooks import PATIENCE_S, ROOT, Worker, WrappingDisk, output, script, until
+from tests.sej.hooks import PATIENCE_S, ROOT, Worker, WrappingDisk, script, until
 
 pytestmark = pytest.mark.either_codec
 
@@ -104,21 +104,6 @@ def test_a_lock_on_a_file_that_loses_its_name_is_taken_again(tmp_path: Path) -> 
             sej.Writer(tmp_path)
         w.append(b"one writer")
         w.sync()
-
-
-INHERITS = """
-import subprocess, sys, sej
-w = sej.Writer(sys.argv[1])
-child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False)
-w.close()
-sej.Writer(sys.argv[1]).close()
-print("free")
-child.communicate()
-"""
-
-
-def test_a_started_program_does_not_inherit_the_lock(tmp_path: Path) -> None:
-    assert output(INHERITS, tmp_path) == "free"
 
 
 # --- the lock itself

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import struct
 import threading
 from pathlib import Path
 
@@ -350,3 +351,41 @@ def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Pat
     assert sej.Journal(path).first_offset >= 20
     with sej.Offset(path, "r") as o:
         assert o.value == 31
+
+
+# --- readers of the original may have names that ours may not: their offsets are read and moved, and retention waits
+
+
+NAMES = ["a b", "host:1", "é", "-x", "a" * 240, "a\nb", "\udcff"]
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    write(tmp_path / "j", [b"%d" % number for number in range(20)], segment_bytes=100)
+    (tmp_path / "j" / "ofs").mkdir(exist_ok=True)
+    for name in NAMES:
+        (tmp_path / "j" / "ofs" / f"{name}.ofs").write_bytes(struct.pack(">Q", 7))
+    return tmp_path / "j"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_there_is_read_and_moved(foreign: Path, name: str) -> None:
+    with sej.Offset(foreign, name) as kept:
+        assert kept.value == 7
+        kept.commit(9)
+    assert sej.Journal(foreign).offsets()[name] == 9
+    assert (foreign / "ofs" / f"{name}.ofs").read_bytes() == struct.pack(">Q", 9)
+
+
+def test_retention_waits_for_them(foreign: Path) -> None:
+    sej.Journal(foreign).clean(max_bytes=1)
+    assert sej.Journal(foreign).first_offset <= 7
+    assert sej.Journal(foreign).first_offset > 0
+
+
+@pytest.mark.parametrize("name", ["new one", "host:2", "../ofs/a b", "/etc/passwd", "..", "", "a\0b", "b" * 300])
+def test_a_new_reader_takes_no_such_name(foreign: Path, name: str) -> None:
+    before = sorted(os.listdir(foreign / "ofs"))
+    with pytest.raises(sej.InvalidNameError, match="a reader's name"):
+        sej.Offset(foreign, name)
+    assert sorted(os.listdir(foreign / "ofs")) == before

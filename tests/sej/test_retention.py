@@ -2,14 +2,13 @@
 
 import os
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sej
-from sej.system.disk import OS, OsDisk
+from sej.system.disk import OsDisk
 from tests.crash.disk import CrashDisk
 from tests.sej.support import join, read_all, segments
 
@@ -173,16 +172,6 @@ def test_a_crash_at_any_moment_leaves_a_journal_that_reads_on() -> None:
         assert found == list(range(found[0], COUNT))
         assert sej.Journal("/j", disk=crash.disk).verify() == []
     assert left > 0
-
-
-def test_a_writer_does_not_wait_for_a_process_that_deletes_segments(tmp_path: Path) -> None:
-    (tmp_path / "ofs").mkdir()
-    with closing(OS.open(tmp_path / "ofs" / ".lock", "append")) as held:
-        assert held.lock()
-        fill(tmp_path, retention=sej.Retention(max_bytes=0))
-        assert values(tmp_path) == list(range(COUNT))
-    fill(tmp_path, retention=sej.Retention(max_bytes=0))
-    assert len(segments(tmp_path)) == 1
 
 
 class Racing(OsDisk):
