@@ -25,7 +25,7 @@ from hub.overview import stats as stats_of
 from hub.serving import serve
 from sej.cli.shared.exits import exit_of
 from sej.cli.shared.options import form_options, retention_options
-from sej.cli.shared.output import as_json, as_text, print_messages, shown
+from sej.cli.shared.output import as_text, json_row, print_messages, shown
 from sej.cli.shared.parameters import DURATION, JSON, PATH, PLACE, IntRange
 from sej.cli.shared.readers import holder_of
 from sej.cli.shared.terminal import until_reader_leaves
@@ -205,7 +205,7 @@ def merge(root: Path, reader: str, timeout: float, follow: bool, json: bool) -> 
     with Merge(root, reader, None if follow else timeout) as merged, until_reader_leaves():
         for count, (source, message) in enumerate(merged, 1):
             if json:
-                row = {"client": source.client, "journal": source.journal_dir} | jsonlib.loads(as_json(message))
+                row = {"client": source.client, "journal": source.journal_dir} | json_row(message)
                 out.write(jsonlib.dumps(row, ensure_ascii=False).encode() + b"\n")
             else:
                 out.write(f"{source}\t{as_text(message)}\n".encode())

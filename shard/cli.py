@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-import subprocess
 import sys
 from pathlib import Path as FilePath
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, JSON, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import DURATION, JSON, PATH, IntRange, ProgramCommand, require_program, run_program
 from sej.cli.shared.terminal import progress_bar
 from sej.journal.directory import is_journal
 from sej.journal.view import Journal
@@ -137,17 +136,10 @@ def work(tree: str, name: str, command: tuple[str, ...], timeout: float | None, 
     """
 
     def handle(index: int, message: Message) -> None:
-        key = message.key.decode(errors="surrogateescape")
-        environment = {
-            "SEJ_SHARD": str(index),
-            "SEJ_OFFSET": str(message.offset),
-            "SEJ_TYPE": str(message.type),
-            "SEJ_TIMESTAMP_NS": str(message.timestamp),
-            **({} if "\0" in key else {"SEJ_KEY": key}),
-        }
-        done = subprocess.run(command, input=message.value, check=False, env=os.environ | environment)
-        if done.returncode:
-            raise RuntimeError(f"{command[0]}: {ending(done.returncode)}")
+        variables = {"offset": message.offset, "type": message.type, "timestamp_ns": message.timestamp}
+        failed = run_program(command, message.value, message.key, shard=index, **variables)
+        if failed is not None:
+            raise RuntimeError(f"{command[0]}: {failed}")
 
     require_program(command)
     path = tree_of(tree)

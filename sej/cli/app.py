@@ -131,15 +131,11 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the requested command; if none exists, suggest similar names."""
+        """Return the requested command; if none exists, suggest similar names, also of commands that are not loaded."""
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], self.list_commands(ctx), n=3)
-            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-            raise click.UsageError(f"{error.message}{hint}", ctx) from None
+        except click.NoSuchCommand:
+            raise click.NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List each command under its heading with its whole first sentence; click would cut it to the line width."""

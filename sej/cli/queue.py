@@ -6,7 +6,6 @@ import json as jsonlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +20,8 @@ import click
 from sej.cli.queue_items import HEADERS, KEY, OFFSET, Place, placed_command, queue
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
-from sej.cli.shared.output import as_json, counted, print_messages, shown
-from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.output import counted, json_row, print_messages, shown
+from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, require_program, run_program
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import Item, WorkQueue
@@ -289,30 +288,25 @@ def _lines(data: bytes) -> list[bytes]:
 
 def _row(item: Item) -> bytes:
     """Return the item as JSON; on a journal with the same fields as in other commands."""
-    message = item.message
-    if isinstance(message, Message):
-        line = as_json(message)
+    if isinstance(item.message, Message):
+        row = json_row(item.message)
     else:
         row = {**text_or_b64("key", item.key), **text_or_b64("value", item.value)}
-        line = jsonlib.dumps(row, ensure_ascii=False)
-    own = {"attempts": item.attempts, **({"headers": item.headers} if item.headers else {})}
-    return f"{line[:-1]}, {jsonlib.dumps(own, ensure_ascii=False)[1:]}\n".encode()
+    row |= {"attempts": item.attempts, **({"headers": item.headers} if item.headers else {})}
+    return jsonlib.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def _work(path: Path, item: Item, command: tuple[str, ...], lease_s: float | None) -> bool:
     """Run the command for an item and hold its lease meanwhile; return whether the command succeeded."""
-    key = item.key.decode(errors="surrogateescape")
-    environment = {**os.environ, "SEJ_ATTEMPT": str(item.attempts), **({} if "\0" in key else {"SEJ_KEY": key})}
     with nullcontext() if lease_s is None else _renewed(item, lease_s):
-        code = subprocess.run(command, input=item.value, env=environment, check=False).returncode
-    reason = ending(code)
+        reason = run_program(command, item.value, item.key, attempt=item.attempts)
     try:
-        if code == 0:
+        if reason is None:
             item.done()
             return True
         item.retry(reason=reason)
     except LeaseLostError as error:
-        reason += f", but {error}"
+        reason = f"{reason or 'exit code 0'}, but {error}"
     what = f"message {item.message.offset}" if isinstance(item.message, Message) else "an item"
     click.echo(f"sej: {path}: attempt {item.attempts} of {what}: {command[0]}: {reason}", err=True)
     return False

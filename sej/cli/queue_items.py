@@ -18,7 +18,7 @@ import click
 
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import wait_until_created
-from sej.cli.shared.output import as_json, as_text, shown
+from sej.cli.shared.output import as_text, json_row, shown
 from sej.cli.shared.parameters import AGE, BYTES, JSON, PATH, IntRange
 from sej.cli.shared.units import iso_time
 from sej.journal.directory import Directory, is_journal
@@ -283,8 +283,8 @@ def _print(item: QueuedItem, json: bool) -> None:
     fields = _fields(item)
     if json:
         del fields["offset"], fields["ready_at"]
-        own = {**fields, "ready_at_ns": item.ready_at}
-        line = f"{as_json(item.message)[:-1]}, {jsonlib.dumps(own, ensure_ascii=False)[1:]}"
+        row = json_row(item.message) | fields | {"ready_at_ns": item.ready_at}
+        line = jsonlib.dumps(row, ensure_ascii=False)
     else:
         cells = [shown(str(value)) if value not in (None, "") else "-" for value in list(fields.values())[1:5]]
         line = "\t".join((str(item.offset), *cells, as_text(item.message).split("\t", 1)[1]))

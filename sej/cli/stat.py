@@ -13,19 +13,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.exits import Exit, text_of
+from sej.cli.shared.exits import Exit, refuse, text_of
 from sej.cli.shared.findings import Finding, findings, package_findings
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.output import coloured, shown
 from sej.cli.shared.parameters import DURATION, JSON, PATH
 from sej.cli.shared.readers import holder_of, journals_below, lag_s, queues_of, readers_of, stuck
-from sej.cli.shared.terminal import progress_bar, quiet_keys, wait
+from sej.cli.shared.terminal import CHROME_LINES, progress_bar, screen, wait
 from sej.cli.shared.units import human_duration, human_size, iso_time
 from sej.cli.shared.watched import SORTS, Sample, Watched
 from sej.codec.format import NO_TIMESTAMP
@@ -209,9 +209,6 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-_INTERVAL_MIN_S: Final = 0.05
-_CHROME_LINES: Final = 6
-"""Lines that the table takes in addition to its rows."""
 _NARROW: Final = 80
 """In fewer columns, only journal, next offset and readers are shown."""
 
@@ -236,27 +233,19 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
     """
     watched = Watched(paths or (Path(),))
     table = not json and sys.stdout.isatty() and not once
-    with _screen() if table else _lines(json=json) as show:
+    with screen() if table else nullcontext() as live:
         while True:
             rows = sorted(watched.look(), key=SORTS[sort])
             if once and not rows:
-                click.echo(f"sej: there is no journal in {', '.join(map(str, watched.paths))}", err=True)
-                raise SystemExit(Exit.MISSING)
-            show(rows)
-            if once or not wait(max(interval, _INTERVAL_MIN_S)):
+                refuse(f"there is no journal in {', '.join(map(str, watched.paths))}")
+            if live is not None:
+                live.update(_table(rows, live.console.height - CHROME_LINES, live.console.width), refresh=True)
+            else:
+                for row in rows:
+                    click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
+                sys.stdout.flush()
+            if once or not wait(interval):
                 return
-
-
-@contextmanager
-def _lines(*, json: bool) -> Iterator[Callable[[list[Sample]], None]]:
-    """Give a function that prints rows as lines and flushes them."""
-
-    def show(rows: list[Sample]) -> None:
-        for row in rows:
-            click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
-        sys.stdout.flush()
-
-    yield show
 
 
 def _object(row: Sample) -> dict[str, Any]:
@@ -275,17 +264,6 @@ def _line(row: Sample) -> str:
     rate, byte_rate = ("-" if one is None else f"{one:.1f}" for one in (row.rate, row.byte_rate))
     cells = (row.end_offset, rate, row.bytes, byte_rate, _pid(row.writer), readers)
     return "\t".join(shown(str(cell)) for cell in (iso_time(row.time_ns), row.path, *cells))
-
-
-@contextmanager
-def _screen() -> Iterator[Callable[[list[Sample]], None]]:
-    """Give a function that shows rows as a table that fills the terminal; rich honours NO_COLOR."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console()
-    with quiet_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-        yield lambda rows: live.update(_table(rows, console.height - _CHROME_LINES, console.width), refresh=True)
 
 
 def _table(rows: list[Sample], lines: int, width: int) -> Table:

@@ -6,8 +6,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ import click
 
 from sej.cli.shared.exits import Exit
 from sej.cli.shared.parameters import DURATION, JSON
-from sej.cli.shared.terminal import quiet_keys, until_reader_leaves, wait
+from sej.cli.shared.terminal import CHROME_LINES, screen, until_reader_leaves, wait
 from sej.cli.shared.units import human_duration, iso_time
 from textqueue.commands.opening import (
     QUEUE,
@@ -208,14 +208,10 @@ def _show_detail(one: Detail, path: Path, *, json: bool, long: bool) -> None:
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.live import Live
     from rich.table import Table
 
 _WATCHED: Final = (MessageStatus.queued, MessageStatus.cleared, MessageStatus.critical)
 _COLOURS: Final = {MessageStatus.cleared: "green", MessageStatus.critical: "red"}
-_INTERVAL_MIN_S: Final = 0.05
-_CHROME_LINES: Final = 6
-"""Lines that the table takes in addition to its rows."""
 _NARROW: Final = 70
 """In fewer columns, only line, status and text are shown."""
 
@@ -235,15 +231,15 @@ def watch(path: Path, json: bool, once: bool, interval: float) -> None:
     Example: sej tq watch jobs.tq
     """
     table = not json and sys.stdout.isatty() and not once
-    with opened(path) as queue, _screen() if table else nullcontext() as screen:
+    with opened(path) as queue, screen() if table else nullcontext() as live:
         while True:
             now = time.time_ns()
             found = list(details(queue.messages(_WATCHED), now_ns=now))
             by_status = Counter(one.message.status for one in found)
             counts = {status.name: by_status[status] for status in _WATCHED}
             counts["claimed"] = sum(one.holder is not None for one in found)
-            if screen is not None:
-                screen.update(_table(path, now, counts, found, screen.console), refresh=True)
+            if live is not None:
+                live.update(_table(path, now, counts, found, live.console), refresh=True)
             else:
                 if json:
                     print_json({"time": iso_time(now), "time_ns": now, **counts})
@@ -251,17 +247,8 @@ def watch(path: Path, json: bool, once: bool, interval: float) -> None:
                     print_line(iso_time(now) or "-", *(f"{name}={count}" for name, count in counts.items()))
                 sys.stdout.flush()
                 report(queue.conflicts)
-            if once or not wait(max(interval, _INTERVAL_MIN_S)):
+            if once or not wait(interval):
                 return
-
-
-@contextmanager
-def _screen() -> Iterator[Live]:
-    """Fill the terminal; rich honours NO_COLOR."""
-    from rich.live import Live
-
-    with quiet_keys(), Live(screen=True, auto_refresh=False) as live:
-        yield live
 
 
 def _table(path: Path, now_ns: int, counted: dict[str, int], messages: list[Detail], console: Console) -> Table:
@@ -274,7 +261,7 @@ def _table(path: Path, now_ns: int, counted: dict[str, int], messages: list[Deta
         key=lambda one: (0 if one.holder else order[one.message.status], _is_later(one, now_ns), *_urgency(one.message))
     )
     rows += [one for one in reversed(messages) if one.message.status is MessageStatus.cleared]
-    lines = max(console.height - _CHROME_LINES, 1)
+    lines = max(console.height - CHROME_LINES, 1)
     hidden = f"; {len(rows) - lines} more: a taller terminal shows them" if len(rows) > lines else ""
     counts = ", ".join(f"{count:,} {name}" for name, count in counted.items())
     table = Table(caption=f"{counts}{hidden}; q ends", expand=True, title=Text(str(path)))

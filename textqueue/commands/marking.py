@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -12,7 +11,7 @@ from typing import Final, NoReturn
 import click
 
 from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, JSON, FilePath, IntRange, ProgramCommand, ending, require_program
+from sej.cli.shared.parameters import DURATION, JSON, FilePath, IntRange, ProgramCommand, require_program, run_program
 from sej.cli.shared.terminal import until_reader_leaves
 from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
@@ -309,14 +308,13 @@ def _claims(queue: TextQueue, owner: str | None, timeout: float | None, lease: f
 
 def _run(held: Claim, command: tuple[str, ...], path: Path) -> bool:
     try:
-        code = subprocess.run(command, input=held.message.value_bytes, check=False).returncode
+        reason = run_program(command, held.message.value_bytes)
     except BaseException:
         held.give_back()
         raise
-    if not code:
+    if reason is None:
         held.done()
         return True
-    reason = ending(code)
     click.echo(f"sej: {path}: message {name_of(held.message, path)}: {command[0]}: {reason}", err=True)
     held.failed(reason, delay_s=Backoff().after(held.attempts))
     return False

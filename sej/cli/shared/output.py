@@ -58,7 +58,12 @@ def as_json(message: Message) -> str:
         >>> as_json(Message(7, NO_TIMESTAMP, 0, b"k", bytes([255])))
         '{"offset": 7, "timestamp_ns": null, "time": null, "type": 0, "key": "k", "value_b64": "/w=="}'
     """
-    return _encoder()(_row(message) | text_or_b64("value", message.value))
+    return _encoder()(json_row(message))
+
+
+def json_row(message: Message) -> dict[str, Any]:
+    """Return the fields of :func:`as_json`."""
+    return _row(message) | text_or_b64("value", message.value)
 
 
 def as_hex(message: Message) -> str:

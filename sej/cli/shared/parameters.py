@@ -106,15 +106,23 @@ def require_program(command: Sequence[str], *, json: bool = False) -> None:
         raise click.UsageError(f"program {command[0]!r} not found, or not executable")
 
 
-def ending(code: int) -> str:
-    """Describe the return code of a program that failed.
+def run_program(command: Sequence[str], value: bytes, key: bytes | None = None, **variables: object) -> str | None:
+    """Run a program with a value as its input; return how it failed, or None.
+
+    Its environment has the variables, as ``SEJ_`` and their names, and ``SEJ_KEY`` unless the key has a zero byte.
 
     Example:
-        >>> ending(1), ending(-15)
+        >>> run_program(["sh", "-c", "exit $SEJ_CODE"], b"", code=1), run_program(["sh", "-c", "kill -TERM $$"], b"")
         ('exit code 1', 'killed by SIGTERM')
     """
+    import subprocess
+
+    environment = {**os.environ, **{f"SEJ_{name.upper()}": str(what) for name, what in variables.items()}}
+    if key is not None and b"\0" not in key:
+        environment["SEJ_KEY"] = os.fsdecode(key)
+    code = subprocess.run(command, input=value, env=environment, check=False).returncode
     if code >= 0:
-        return f"exit code {code}"
+        return f"exit code {code}" if code else None
     try:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal has no name

@@ -11,9 +11,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _KEYS: Final = 64
+_INTERVAL_MIN_S: Final = 0.05
+CHROME_LINES: Final = 6
+"""Lines that a table which fills the screen takes in addition to its rows."""
 _left: Final = threading.Event()
 _GRACE_S: Final = 0.2
 """A write that is under way ends the command itself: an interrupt would only hit its clean-up."""
@@ -36,8 +42,18 @@ def quiet_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
+@contextmanager
+def screen() -> Iterator[Live]:
+    """Fill the terminal until the block ends; rich honours NO_COLOR."""
+    from rich.live import Live
+
+    with quiet_keys(), Live(screen=True, auto_refresh=False) as live:
+        yield live
+
+
 def wait(seconds: float) -> bool:
-    """Wait for the next sample; return False if q was pressed in a terminal."""
+    """Wait for the next sample, at least 0.05 seconds; return False if q was pressed in a terminal."""
+    seconds = max(seconds, _INTERVAL_MIN_S)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         time.sleep(seconds)
         return True
