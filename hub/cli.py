@@ -101,7 +101,9 @@ def list_(root: Path, json: bool) -> None:
     _require_some(root, held)
     for journal in held:
         row: dict[str, Any] = journal._asdict() | {"lag": dict(journal.lag), "messages": journal.messages}
-        locks = {reader: _lock_holder(root, journal.source, reader) for reader in journal.lag}
+        # While the lease of another machine lasts, the hub's process holds the lock.
+        ofs = os.path.join(source_path(str(root), journal.source), "ofs")
+        locks = {reader: holder_of(os.path.join(ofs, f"{reader}.lck")) for reader in journal.lag}
         row["holders"] = {reader: _holder_row(journal.holders.get(reader), lock) for reader, lock in locks.items()}
         row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
         if json:
@@ -311,11 +313,6 @@ def _read_place(path: Path) -> int | None:
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_OFFSET):
         raise BadOffsetFileError("expected the next offset, a number; remove the file to start again", path=str(path))
     return int(text)
-
-
-def _lock_holder(root: Path, source: Source, reader: str) -> str | None:
-    """Return the holder of a reader's lock, which is the hub's process while the lease of another machine lasts."""
-    return holder_of(os.path.join(source_path(str(root), source), "ofs", f"{reader}.lck"))
 
 
 def _held_by(remote: Holder | None, lock: str | None) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -59,6 +60,26 @@ def _thread(name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, f"sej-{name}")
 
 
+class _Opening(ABC):
+    """An object that an ``async with`` block opens and closes. It cannot be pickled."""
+
+    __reduce__ = refuse_pickling
+
+    @abstractmethod
+    async def open(self) -> Self: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        """Open the object and return it."""
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the object."""
+        await self.close()
+
+
 async def _arrived(directory: Directory, timeout: float | None) -> bool:
     """Wait until a journal exists, in a thread; return False if it was there already."""
     stop = threading.Event()
@@ -73,13 +94,11 @@ async def _arrived(directory: Directory, timeout: float | None) -> bool:
         raise
 
 
-class Scanner:
+class Scanner(_Opening):
     """A :class:`sej.Scanner` for ``async for``; takes the same arguments. One task at a time may use it.
 
     With ``wait=True`` the first read waits for the journal, or ``async with`` or :meth:`open` does.
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(
         self, path: str | os.PathLike[str], offset: int | Start = FIRST, timeout: Seconds | None = 0.0, **options: Any
@@ -164,19 +183,9 @@ class Scanner:
         if self._scanner is not None:
             await asyncio.to_thread(self._scanner.close)
 
-    async def __aenter__(self) -> Self:
-        """Return the scanner, which is open."""
-        return await self.open()
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close the scanner."""
-        await self.close()
-
-
-class Writer:
+class Writer(_Opening):
     """A :class:`sej.Writer` with coroutines; takes the same arguments. Any number of tasks of one loop may use it."""
-
-    __reduce__ = refuse_pickling
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Set the path and the options of :class:`sej.Writer`; ``async with`` or :meth:`open` opens the journal."""
@@ -263,14 +272,6 @@ class Writer:
             loop = asyncio.get_running_loop()
             await asyncio.shield(loop.run_in_executor(None, self.writer.close))
 
-    async def __aenter__(self) -> Self:
-        """Open the journal."""
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the writer."""
-        await self.close()
-
     # Not run by a task, because a cancelled task would leave the other appends without an answer.
 
     def _send(self) -> None:
@@ -305,7 +306,7 @@ class Writer:
             self._sent = None
 
 
-class Offset:
+class Offset(_Opening):
     """A :class:`sej.Offset` with coroutines; takes the same arguments.
 
     Example:
@@ -320,8 +321,6 @@ class Offset:
         >>> asyncio.run(main())
         2
     """
-
-    __reduce__ = refuse_pickling
 
     def __init__(self, path: str | os.PathLike[str], name: str, default: int | Start = FIRST, **options: Any) -> None:
         """Set the arguments of :class:`sej.Offset`; ``async with`` or :meth:`open` opens the offset."""
@@ -381,14 +380,6 @@ class Offset:
         """Release the reader's lock, after a commit that has begun; if it is cancelled, release it anyway."""
         loop = asyncio.get_running_loop()
         await asyncio.shield(loop.run_in_executor(None, self.offset.close))
-
-    async def __aenter__(self) -> Self:
-        """Take the reader's lock."""
-        return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        """Release the reader's lock."""
-        await self.close()
 
 
 class Consumer:

@@ -13,6 +13,7 @@ import click
 
 from hub.credentials import credentials, option_names
 from pipeline.options import VALUE_FORMATS, VALUE_MODES
+from sej.cli.shared.options import range_options
 from sej.cli.shared.output import counted
 from sej.cli.shared.parameters import DURATION, PLACE, SIZE
 from sej.cli.shared.units import Moment, iso_time
@@ -35,7 +36,6 @@ Given = dict[str, Any]
 _COLUMNS: Final = click.option("--columns", help="Names of columns, separated by commas; default: all.")
 _WHERE: Final = click.option("--where", help='Conditions joined by AND, as in "shard = 3 AND offset >= 1000".')
 _START: Final = click.option("--start", type=PLACE, help="Start at this offset or time; default: the first message.")
-_END: Final = click.option("--end", type=PLACE, help="Stop before this offset or time; default: the end.")
 
 
 def hub_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -134,8 +134,7 @@ def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
 )
 @click.option("--json", is_flag=True, help="Like --format json.")
 @click.option("-o", "--output", help="Write to this file, which is replaced when the query has ended.")
-@_START
-@_END
+@range_options
 @_reading_options
 def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output: str | None, **given: Any) -> None:
     """Answer a SQL QUERY over journals, hubs, .tq files and Kestrel queues, with DuckDB.
@@ -176,8 +175,7 @@ def sql(query: str, paths: tuple[str, ...], form: str | None, json: bool, output
 @click.argument("target")
 @_COLUMNS
 @_WHERE
-@_START
-@_END
+@range_options
 @_reading_options
 def export(path: str, target: str, columns: str | None, where: str | None, **given: Any) -> None:
     """Write the messages of PATH to one file: TARGET ends with .parquet, .arrow, .csv or .jsonl.

@@ -4,8 +4,7 @@ The core imports terminal libraries only here, and only when the command runs. T
 in which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes
-    reading, offsets, maintenance      messages; kept offsets; appending, checking and cleaning
-    archive                            the cold tier
+    reading, offsets, maintenance      messages; kept offsets; changing and checking journals
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
     queue, queue_items                 work queues, their items and schedules
     relay, worker                      from and to other programs; a function for each item

@@ -34,7 +34,7 @@ _CORE: Final = {
     "tail": "reading",
     "dump": "reading",
     "append": "maintenance",
-    "archive": "archive",
+    "archive": "maintenance",
     "follow": "offsets",
     "offset": "offsets",
     "reset": "offsets",

@@ -13,13 +13,13 @@ import click
 from sej.cli.shared.exits import Exit, refuse
 from sej.cli.shared.options import (
     BATCH,
+    TYPES,
+    WAIT,
     form_options,
     good_end_of,
     of_types,
     offset_at,
     report_gaps,
-    type_option,
-    wait_option,
     wait_until_created,
 )
 from sej.cli.shared.output import as_text, counted, print_messages, shown
@@ -140,11 +140,11 @@ def reset(
 @click.command
 @DIRECTORY
 @form_options
-@type_option
+@TYPES
 @click.option("--start", type=PLACE, help="Start at this offset or time; default: only new messages.")
 @click.option("--reader", help="Start where this reader stopped, and commit the offset of what was printed.")
 @click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
-@wait_option
+@WAIT
 def follow(
     directory: Path,
     form: str,

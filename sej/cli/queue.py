@@ -19,7 +19,7 @@ import click
 
 from sej.cli.queue_items import HEADERS, KEY, OFFSET, Place, placed_command, queue
 from sej.cli.shared.exits import Exit, refuse
-from sej.cli.shared.options import MAX_ATTEMPTS, form_options, wait_option
+from sej.cli.shared.options import MAX_ATTEMPTS, WAIT, form_options
 from sej.cli.shared.output import counted, json_row, print_messages, shown
 from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, require_program, run_program
 from sej.errors import LeaseLostError, SejError
@@ -105,7 +105,7 @@ def put(
 )
 @click.option("--timeout", type=DURATION, default=0.0, help="How long to wait for an item, as in 30s.")
 @click.option("-f", "--follow", is_flag=True, help="Wait without a limit.")
-@wait_option
+@WAIT
 @click.option(
     "--lease",
     "lease_s",

@@ -16,6 +16,8 @@ import click
 from sej.cli.shared.exits import refuse
 from sej.cli.shared.options import (
     BATCH,
+    TYPES,
+    WAIT,
     chosen,
     form_options,
     lies_between,
@@ -24,8 +26,6 @@ from sej.cli.shared.options import (
     range_options,
     report_gap,
     report_gaps,
-    type_option,
-    wait_option,
     wait_until_created,
 )
 from sej.cli.shared.output import print_messages
@@ -50,7 +50,7 @@ _ONLY_COUNT: Final = "--only-count"
 @DIRECTORY
 @JSON
 @range_options
-@type_option
+@TYPES
 def count(directory: Path, json: bool, **which: Any) -> None:
     """Print the number of messages.
 
@@ -74,7 +74,7 @@ class _Scan(click.Command):
 @DIRECTORY
 @form_options
 @range_options
-@type_option
+@TYPES
 @click.option("-n", "--count", type=IntRange(min=0), help="Print at most this number of messages.")
 @click.option(_ONLY_COUNT, is_flag=True, hidden=True, help="Print the number of messages only, as the original does.")
 def scan(directory: Path, form: str, count: int | None, only_count: bool, **which: Any) -> None:
@@ -96,10 +96,10 @@ def scan(directory: Path, form: str, count: int | None, only_count: bool, **whic
 @click.command
 @DIRECTORY
 @form_options
-@type_option
+@TYPES
 @click.option("-n", "--count", type=IntRange(min=0), default=10, show_default=True, help="How many messages to print.")
 @click.option("-f", "--follow", is_flag=True, help="Then print new messages, until interrupted.")
-@wait_option
+@WAIT
 def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow: bool, wait: bool) -> None:
     """Print the last messages, oldest first.
 
@@ -139,7 +139,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 @click.argument("segment", type=PATH)
 @form_options
 @range_options
-@type_option
+@TYPES
 def dump(
     segment: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
 ) -> None:

@@ -23,7 +23,7 @@ import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.queue_items import Place, placed_command
-from sej.cli.shared.options import MAX_ATTEMPTS, wait_option
+from sej.cli.shared.options import MAX_ATTEMPTS, WAIT
 from sej.cli.shared.parameters import AGE, DURATION, IntRange
 from sej.queue.interface.values import SERIALIZERS, Limit
 from sej.queue.work import MAX_THREADS, work
@@ -54,7 +54,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 )
 @MAX_ATTEMPTS
 @click.option("--serializer", type=click.Choice(SERIALIZERS), help="Decode values; pickle executes code in them.")
-@wait_option
+@WAIT
 @click.option("--time-limit", type=DURATION, help="Retry an item, and start a new process, after this time, as in 5m.")
 @click.option(
     "--until-empty", is_flag=True, help="End when no item is ready, waits for its time or is held by a worker."

@@ -38,6 +38,8 @@ _MOST: Final = 1000
 
 
 def _kept(name: str) -> Any:
+    """Return a method of results, locks or counters, which huey's own storage has."""
+
     def call(self: SejStorage, *args: Any, **more: Any) -> Any:
         return getattr(self._kept["huey.db"], name)(*args, **more)
 
@@ -96,15 +98,17 @@ class SejStorage(BaseStorage):
 
     def finish(self, *, ran: bool = True) -> None:
         """End the task that this thread took last: it has run, or should run again."""
-        item, self._mine.item = getattr(self._mine, "item", None), None
-        if item is not None:
+        if (item := self._taken()) is not None:
             item.done() if ran else item.give_back()
 
     def fail(self, error: Exception) -> None:
         """Make the task that this thread took last a dead letter: huey cannot read it."""
-        item, self._mine.item = getattr(self._mine, "item", None), None
-        if item is not None:
+        if (item := self._taken()) is not None:
             item.fail(error)
+
+    def _taken(self) -> Item | None:
+        item, self._mine.item = getattr(self._mine, "item", None), None
+        return item
 
     def queue_size(self) -> int:
         """Return how many tasks wait."""
@@ -153,21 +157,12 @@ class SejStorage(BaseStorage):
     def _seconds(self, ts: datetime) -> float:
         return (ts.replace(tzinfo=UTC) if self._utc and ts.tzinfo is None else ts).timestamp()
 
-    # --- results, locks and counters
 
-    put_data = _kept("put_data")
-    peek_data = _kept("peek_data")
-    peek_many = _kept("peek_many")
-    pop_data = _kept("pop_data")
-    delete_data = _kept("delete_data")
-    has_data_for_key = _kept("has_data_for_key")
-    put_if_empty = _kept("put_if_empty")
-    incr = _kept("incr")
-    delete_counter = _kept("delete_counter")
-    flush_counters = _kept("flush_counters")
-    result_store_size = _kept("result_store_size")
-    result_items = _kept("result_items")
-    flush_results = _kept("flush_results")
+for _name in (
+    *("put_data", "peek_data", "peek_many", "pop_data", "delete_data", "has_data_for_key", "put_if_empty"),
+    *("incr", "delete_counter", "flush_counters", "result_store_size", "result_items", "flush_results"),
+):
+    setattr(SejStorage, _name, _kept(_name))
 
 
 class SejHuey(Huey):

@@ -24,6 +24,15 @@ from sej.system.disk import OS
 if TYPE_CHECKING:
     from sej.reading.scanner import Scanner
 
+TYPES: Final = click.option(
+    "--type",
+    "types",
+    type=IntRange(0, 255),
+    multiple=True,
+    help="Only messages of this type, 0 to 255; may be repeated.",
+)
+WAIT: Final = click.option("--wait", is_flag=True, help="Wait for the journal if it does not exist yet.")
+"""See :func:`wait_until_created`."""
 BATCH: Final = 4096
 """Messages that are read at a time."""
 MAX_ATTEMPTS: Final = click.option(
@@ -67,22 +76,6 @@ def retention_options(command: Callable[..., None]) -> Callable[..., None]:
         command(max_age_s=max_age_s, max_bytes=max_bytes, **rest)
 
     return limited
-
-
-def type_option(command: _Command) -> _Command:
-    """Add ``--type``, which may be repeated."""
-    return click.option(
-        "--type",
-        "types",
-        type=IntRange(0, 255),
-        multiple=True,
-        help="Only messages of this type, 0 to 255; may be repeated.",
-    )(command)
-
-
-def wait_option(command: _Command) -> _Command:
-    """Add ``--wait``; see :func:`wait_until_created`."""
-    return click.option("--wait", is_flag=True, help="Wait for the journal if it does not exist yet.")(command)
 
 
 def wait_until_created(directory: Path, timeout: float | None) -> bool:

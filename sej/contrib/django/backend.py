@@ -111,7 +111,7 @@ class SejBackend(BaseTaskBackend):
         number = self.queue(task.queue_name).put(
             value, priority=int(priority), delay_s=delay_s, keep_result=self._keep_s
         )
-        found = self._result(task, f"{task.queue_name}:{int(number)}", json.loads(value), TaskResultStatus.READY)
+        found = self._result(f"{task.queue_name}:{int(number)}", json.loads(value), TaskResultStatus.READY)
         task_enqueued.send(type(self), task_result=found)
         return found
 
@@ -147,7 +147,7 @@ class SejBackend(BaseTaskBackend):
         close_old_connections()
         try:
             row, name = json.loads(item.value), f"{queue_name}:{item.message.offset}"
-            found = self._result(self._task(name, row), name, row, TaskResultStatus.RUNNING)
+            found = self._result(name, row, TaskResultStatus.RUNNING)
         except (ImportError, ValueError, KeyError, TypeError) as error:
             item.fail(error)
             return
@@ -195,30 +195,28 @@ class SejBackend(BaseTaskBackend):
             backend=self.alias,
         )
 
-    def _result(self, task: Any, result_id: str, row: Mapping[str, Any], status: Any) -> Any:
+    def _result(self, result_id: str, row: Mapping[str, Any], status: Any, **known: Any) -> Any:
+        """Return a result; known: what is known beyond that the task was put."""
+        unknown = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
         return TaskResult(
-            task=task,
+            task=self._task(result_id, row),
             id=result_id,
             status=status,
             enqueued_at=_time(row["at"]),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
             args=row["args"],
             kwargs=row["kwargs"],
             backend=self.alias,
-            errors=[],
-            worker_ids=[],
+            **{**unknown, "errors": [], "worker_ids": [], **known},
         )
 
     def _unfinished(self, result_id: str, item: QueuedItem) -> Any:
-        row = json.loads(item.value)
         status = {"leased": TaskResultStatus.RUNNING, "dead": TaskResultStatus.FAILED}
-        task = self._task(result_id, row)
-        found = self._result(task, result_id, row, status.get(item.state, TaskResultStatus.READY))
-        _set(found, worker_ids=["unknown"] * item.attempts)
+        workers = ["unknown"] * item.attempts
         if item.holder is not None and item.attempts:
-            found.worker_ids[-1] = item.holder
+            workers[-1] = item.holder
+        found = self._result(
+            result_id, json.loads(item.value), status.get(item.state, TaskResultStatus.READY), worker_ids=workers
+        )
         if item.state == "dead":
             path = f"{sej.ItemFailedError.__module__}.{sej.ItemFailedError.__qualname__}"
             found.errors.append(TaskError(exception_class_path=path, traceback=item.traceback or item.reason))
@@ -227,10 +225,10 @@ class SejBackend(BaseTaskBackend):
     def _outcome(self, result_id: str, row: Mapping[str, Any], outcome: Mapping[str, Any]) -> Any:
         error = outcome.get("error")
         status = TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED
-        found = self._result(self._task(result_id, row), result_id, row, status)
         started, finished = _time(outcome["started"]), _time(outcome["finished"])
-        _set(found, started_at=started, last_attempted_at=started, finished_at=finished)
-        _set(found, worker_ids=outcome["workers"], _return_value=outcome.get("value"))
+        times = {"started_at": started, "last_attempted_at": started, "finished_at": finished}
+        found = self._result(result_id, row, status, worker_ids=outcome["workers"], **times)
+        _set(found, _return_value=outcome.get("value"))
         if error is not None:
             found.errors.append(TaskError(exception_class_path=error[0], traceback=error[1]))
         return found
