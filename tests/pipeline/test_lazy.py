@@ -9,7 +9,6 @@ import pytest
 
 import pipeline
 import sej
-from pipeline.reading.conditions import Condition
 from pipeline.tables.lazy import hints_of
 from tests.pipeline.conftest import BASE_NS, fill
 
@@ -86,8 +85,3 @@ def test_an_offset_in_a_query_may_be_deleted(tmp_path: Path) -> None:
     first = sej.Journal(tmp_path).first_offset
     found: Any = pipeline.table(tmp_path).scan().filter(pl.col("offset") >= 1).select(pl.col("offset").min()).collect()
     assert found.item() == first > 1
-
-
-def test_conditions_are_read_from_polars() -> None:
-    found = hints_of((pl.col("offset") >= 5) & (pl.col("client") == "berlin"))
-    assert set(found) == {Condition("offset", ">=", 5), Condition("client", "=", "berlin")}

@@ -127,16 +127,6 @@ def test_an_empty_journal_makes_a_table_with_its_columns(ship: Ship, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_target_says_where_to_continue(ship: Ship, shards: Path, kind: str) -> None:
-    """As after a crash between the write and the commit: the journals know nothing."""
-    assert ship(shards, f"{kind}:out").code == 0
-    for path in shards.iterdir():
-        shutil.rmtree(path / "ofs")
-    assert ship(shards, f"{kind}:out").err == f"0 rows added to {kind}:out\n"
-    assert shipped(kind) == there(shards)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_journal_that_was_recreated_is_shipped_from_its_first_message(ship: Ship, journal: Path, kind: str) -> None:
     assert ship(journal, f"{kind}:out").code == 0
     shutil.rmtree(journal)
@@ -348,21 +338,6 @@ def test_readers_see_each_row_once_while_files_are_joined(journal: Path, tmp_pat
     finally:
         process.kill()
         process.communicate()
-
-
-def test_following_ships_until_it_is_killed(ship: Ship, journal: Path, tmp_path: Path) -> None:
-    process = command.start("ship", "--follow", "--batch-age", "0s", str(journal), f"parquet:{tmp_path / 'out'}")
-    try:
-        watched = sej.Journal(journal)
-        for round_ in range(3):
-            while len(shipped("parquet")) < 100 + round_:
-                assert process.poll() is None
-            fill(journal, 1, first=watched.end_offset)
-    finally:
-        process.kill()
-        process.communicate()
-    assert ship(journal, "parquet:out").code == 0
-    assert shipped("parquet") == there(journal)
 
 
 def test_columns_conditions_and_a_start(ship: Ship, journal: Path) -> None:
