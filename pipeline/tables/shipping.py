@@ -26,7 +26,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Final, Self
 from zlib import crc32
 
@@ -123,7 +123,34 @@ def default_reader(address: str) -> str:
     return f"ship-{crc32(f'{kind}:{where}'.encode()):08x}"
 
 
-class ParquetTarget:
+class _InDirectory:
+    """Shared by targets in a directory: its lock, and the offsets of all journals."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = absolute_path(local_target(directory))
+        self._offsets: _Offsets = {}
+        self._open = ExitStack()
+
+    def offset_of(self, key: str) -> int | None:
+        """Return the next offset of a journal, or None if nothing here has messages of it."""
+        return self._offsets.get(key)
+
+    @contextmanager
+    def _opening(self) -> Iterator[ExitStack]:
+        """Create the directory, take its lock, and keep both, with what the block adds, unless it raises."""
+        with ExitStack() as stack:
+            OS.mkdir(self._directory, parents=True)
+            lock = os.path.join(self._directory, ".sej-ship.lck")
+            stack.enter_context(Lock(lock, what=f"shipping to {self._directory}").acquire())
+            yield stack
+            self._open = stack.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        """Release what is open, and the lock."""
+        self._open.close()
+
+
+class ParquetTarget(_InDirectory):
     """A directory of numbered Parquet files. The newest one has the offsets of all journals in its metadata."""
 
     def __init__(self, directory: str, *, compression: str = "zstd", join_bytes: int = 0) -> None:
@@ -137,20 +164,14 @@ class ParquetTarget:
         Raises:
             OptionError: it is not on a local disk, or it is among the files of a journal.
         """
-        self._directory = absolute_path(local_target(directory))
+        super().__init__(directory)
         self._compression = compression
         self._join_bytes = join_bytes
-        self._lock: AbstractContextManager[object] = nullcontext()
-        self._offsets: _Offsets = {}
         self._next = 0
 
     def is_new(self) -> bool:
         """Return whether nothing was written yet."""
         return not self._next
-
-    def offset_of(self, key: str) -> int | None:
-        """Return the next offset of a journal, or None if no file has messages of it."""
-        return self._offsets.get(key)
 
     def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
         """Add one file, or replace the newest one by one that has these rows too."""
@@ -186,8 +207,7 @@ class ParquetTarget:
             LockedError: another process ships to this directory.
             CorruptionError: the newest file is not one of these.
         """
-        with ExitStack() as stack:
-            stack.enter_context(_locked(self._directory))
+        with self._opening():
             numbers = []
             for name in os.listdir(self._directory):
                 if _LEFT.fullmatch(name):
@@ -196,20 +216,14 @@ class ParquetTarget:
                     numbers.append(int(match[1]))
             self._next = max(numbers, default=-1) + 1
             self._offsets = self._read(self._next - 1) if numbers else {}
-            self._lock = stack.pop_all()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock."""
-        self._lock.__exit__(None, None, None)
 
     def _read(self, number: int) -> _Offsets:
         import pyarrow.parquet as pq
 
         path = self._path(number)
         try:
-            found = json.loads(pq.read_metadata(path).metadata[_KEY])
-            return {str(key): int(offset) for key, offset in found.items()}
+            return _parsed(pq.read_metadata(path).metadata[_KEY])
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise CorruptionError(
                 f"this file does not tell which messages it has ({error}); ship to another directory, or restore it",
@@ -217,10 +231,9 @@ class ParquetTarget:
             ) from error
 
 
-def _locked(directory: str) -> AbstractContextManager[object]:
-    """Create a directory, and take its lock."""
-    OS.mkdir(directory, parents=True)
-    return Lock(os.path.join(directory, ".sej-ship.lck"), what=f"shipping to {directory}").acquire()
+def _parsed(text: str | bytes) -> _Offsets:
+    """Return the offsets in a JSON object."""
+    return {str(key): int(offset) for key, offset in json.loads(text).items()}
 
 
 @contextmanager
@@ -351,7 +364,7 @@ class DeltaTarget:
         return _as_ours("Delta", self._address, DeltaError)
 
 
-class IcebergTarget:
+class IcebergTarget(_InDirectory):
     """The Iceberg table ``sej.messages`` of a SQLite catalogue in a directory, ``catalog.db``; its data is next to it.
 
     The offsets change in the commit that adds the rows. PyIceberg repeats a commit that another one has overtaken, so
@@ -371,20 +384,14 @@ class IcebergTarget:
         """
         if join_bytes:
             raise OptionError("--join is for parquet: and delta:; PyIceberg does not join the files of a table")
-        self._directory = absolute_path(local_target(directory))
+        super().__init__(directory)
         self._codec = {"none": "uncompressed"}.get(compression, compression)
-        self._offsets: _Offsets = {}
-        self._open = ExitStack()
         self._catalog: Any = None
         self._table: Any = None
 
     def is_new(self) -> bool:
         """Return whether the table does not exist yet."""
         return self._table is None
-
-    def offset_of(self, key: str) -> int | None:
-        """Return the next offset of a journal, or None if no commit has messages of it."""
-        return self._offsets.get(key)
 
     def write(self, batch: pa.RecordBatch, offsets: _Offsets) -> None:
         """Add one commit.
@@ -413,22 +420,14 @@ class IcebergTarget:
         with needed("iceberg"):
             from pyiceberg.catalog.sql import SqlCatalog
 
-        with ExitStack() as stack:
-            stack.enter_context(_locked(self._directory))
-            with self._errors():
-                where = f"sqlite:///{self._directory}/catalog.db"
-                self._catalog = SqlCatalog("sej", uri=where, warehouse=f"file://{self._directory}")
-                stack.callback(self._catalog.close)
-                self._catalog.create_namespace_if_not_exists(_ICEBERG.partition(".")[0])
-                self._table = self._catalog.load_table(_ICEBERG) if self._catalog.table_exists(_ICEBERG) else None
-                found = "{}" if self._table is None else self._table.properties.get(_KEY.decode(), "{}")
-                self._offsets = {str(key): int(offset) for key, offset in json.loads(found).items()}
-            self._open = stack.pop_all()
+        with self._opening() as opened, self._errors():
+            where = f"sqlite:///{self._directory}/catalog.db"
+            self._catalog = SqlCatalog("sej", uri=where, warehouse=f"file://{self._directory}")
+            opened.callback(self._catalog.close)
+            self._catalog.create_namespace_if_not_exists(_ICEBERG.partition(".")[0])
+            self._table = self._catalog.load_table(_ICEBERG) if self._catalog.table_exists(_ICEBERG) else None
+            self._offsets = _parsed("{}" if self._table is None else self._table.properties.get(_KEY.decode(), "{}"))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the catalogue and release the lock."""
-        self._open.close()
 
     def _errors(self) -> AbstractContextManager[None]:
         from pyiceberg.exceptions import CommitFailedException
