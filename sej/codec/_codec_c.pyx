@@ -63,8 +63,11 @@ cdef extern from *:
             Py_CLEAR(made);
         return (PyObject *)made;
     }
+    #include <errno.h>
     #include <unistd.h>
     #include <fcntl.h>
+    #include <signal.h>
+    #include <string.h>
     #include <sys/mman.h>
     #include <sys/stat.h>
     #include <sys/syscall.h>
@@ -79,6 +82,37 @@ cdef extern from *:
     static int sej_regular(int fd) {
         struct stat found;
         return fstat(fd, &found) == 0 && S_ISREG(found.st_mode);
+    }
+    /* What replace_leased does to an open file; fields: its status. 1: written; 0: not; -1: an error after a part. */
+    static int sej_replace(int fd, int64_t *fields, int count, const int64_t *at, const char **old, const char **now,
+                           const int64_t *sizes, char *room) {
+        struct stat found;
+        if (fcntl(fd, F_SETSIG, SIGURG) || fcntl(fd, F_SETLEASE, F_WRLCK) || fstat(fd, &found) || !S_ISREG(found.st_mode)
+            || (int64_t) found.st_ino != fields[0] || found.st_size != fields[1]
+            || found.st_mtim.tv_sec * 1000000000LL + found.st_mtim.tv_nsec != fields[2])
+            return 0;
+        for (int i = 0; i < count; i++)
+            if (pread(fd, room, sizes[i], at[i]) != sizes[i] || memcmp(room, old[i], sizes[i]))
+                return 0;
+        if (fcntl(fd, F_GETLEASE) != F_WRLCK)
+            return 0;
+        for (int i = 0; i < count; i++) {
+            int64_t first = 0, end = sizes[i];
+            while (first < end && old[i][first] == now[i][first])
+                first++;
+            while (end > first && old[i][end - 1] == now[i][end - 1])
+                end--;
+            ssize_t done = end > first ? pwrite(fd, now[i] + first, end - first, at[i] + first) : 0;
+            if (done != end - first) {
+                errno = done < 0 ? errno : EIO;
+                return -1;
+            }
+        }
+        if (fstat(fd, &found))
+            return -1;
+        fields[1] = found.st_size;
+        fields[2] = found.st_mtim.tv_sec * 1000000000LL + found.st_mtim.tv_nsec;
+        return found.st_nlink > 0;
     }
     #ifndef MADV_WIPEONFORK
     #define MADV_WIPEONFORK 18
@@ -111,6 +145,9 @@ cdef extern from *:
     int O_DIRECTORY, O_CLOEXEC
     int sej_open(const char *path, int flags) nogil
     bint sej_regular(int fd) nogil
+    int sej_replace(int fd, int64_t *fields, int count, const int64_t *at, const char **old, const char **now,
+                    const int64_t *sizes, char *room) nogil
+    int O_RDWR, O_NONBLOCK, O_NOFOLLOW
     unsigned char *sej_page()
     object sej_message(PyTypeObject *type, int64_t offset, object timestamp, object kind,
                        const char *key, Py_ssize_t key_size, const char *value, Py_ssize_t value_size)
@@ -953,3 +990,35 @@ def open_folder(str path not None, int flags):
     cdef int fd = owner._fd
     owner._fd = -1
     return fd
+
+
+def replace_leased(str path not None, tuple state not None, list parts not None):
+    """Replace parts of a file that is in a state, under a lease, if it has their old bytes; see the reference.
+
+    It is one call, because it takes half of the time that its ten system calls take one by one from Python.
+    """
+    cdef int64_t fields[3]
+    cdef int64_t at[2]
+    cdef int64_t sizes[2]
+    cdef const char *old[2]
+    cdef const char *now[2]
+    cdef char room[4096]
+    cdef int count = 0, done = 0, fd, failed = 0
+    cdef bytes before, after
+    fields[0], fields[1], fields[2] = state
+    for position, before, after in parts:
+        if count == 2 or len(before) > sizeof(room) or len(before) != len(after):
+            return None
+        at[count], old[count], now[count], sizes[count] = position, before, after, len(before)
+        count += 1
+    cdef bytes name = PyUnicode_EncodeFSDefault(path)
+    cdef const char *raw = name
+    with nogil:
+        fd = sej_open(raw, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
+        if fd >= 0:
+            done = sej_replace(fd, fields, count, at, old, now, sizes, room)
+            failed = errno
+            c_close(fd)
+    if done < 0:
+        raise OSError(failed, os.strerror(failed), path)
+    return (fields[0], fields[1], fields[2]) if done else None

@@ -21,10 +21,11 @@ import os
 import time
 from collections.abc import Iterable
 from functools import cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from sej.errors import ClosedError, LockedError, LockLostError
 from sej.fork import forget_forked, notice_fork, watch_forks
+from sej.imports import compiled
 from sej.system.disk import OS, Disk, File, of_system, open_existing
 
 _RETRY_S: Final = 0.005
@@ -387,6 +388,15 @@ def has_file_lease(file: File) -> bool:
         return fcntl.fcntl(file.fileno(), fcntl.F_GETLEASE) == fcntl.F_WRLCK
     except (OSError, ValueError):
         return False
+
+
+replace_leased: Final[Any] = getattr(compiled("sej.codec._codec_c"), "replace_leased", None)
+"""Open a file of the system, lease it, replace parts of it, and close it, in one call into C; None without that.
+
+It takes the path, a state (inode, size and modification time), and up to two parts: position, old bytes, and as many
+new ones. If the file has that state, the old bytes and a name, and no other process has it open, it returns the new
+state. Otherwise it returns None, and nothing is written into a file that has a name.
+"""
 
 
 def end_file_lease_if_waited_for(file: File) -> None:

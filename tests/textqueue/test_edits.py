@@ -225,7 +225,7 @@ def test_a_save_between_the_look_at_a_message_and_its_write_delays_an_edit(
             finally:
                 file.write(b"-one\n")
 
-    with TextQueue(path) as q:
+    with TextQueue(path, disk=OsDisk()) as q:  # not the disk whose edits are one call into C
         claim = q.take() if edit == "end of a claim" else None
         monkeypatch.setattr(QueueFile, "apply", apply_in_a_save)
         if claim is None:

@@ -64,8 +64,11 @@ class Message:
     def edit(self, change: Making, what: str, claim: bytes | None = None) -> None:
         """Change it in the file, if it has a claim, by default that of this object; for the queue."""
         claim = self.claim if claim is None else claim
-        there, claims = [Place(self.position, self.raw, self.epoch)], [claim] if claim else ()
-        ((self.position, self.raw, self.epoch),) = self.source.edit_many(there, change, what, claims)
+        place = Place(self.position, self.raw, self.epoch)
+        done = self.source.file.edit_known(place, change, claim)
+        if done is None:
+            (done,) = self.source.edit_many([place], change, what, [claim] if claim else ())
+        self.position, self.raw, self.epoch = done
 
     @property
     def value(self) -> str:

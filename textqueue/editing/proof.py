@@ -31,6 +31,12 @@ class Change(NamedTuple):
     kind: int
     detail: bytes = EMPTY
 
+    def applied(self, raw: bytes) -> bytes:
+        """Return the bytes of a message after the change."""
+        for at, data in self.writes:
+            raw = raw[:at] + data + raw[at + len(data) :]
+        return raw
+
 
 Making = Callable[[Place, bytes], Change | None]
 """Makes the change of a message, from how it was read and its current bytes; None: none is needed."""

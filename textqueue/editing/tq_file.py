@@ -268,8 +268,8 @@ class TqFile:
             MessageMovedError: a message was changed or removed since it was read.
             FileInUseError: other programs replaced the file 100 times in 10 seconds.
         """
-        until = 0.0
-        for _ in self.attempts(what):
+        attempts, until = self.attempts(what), 0.0
+        while True:
             try:
                 with self.file as session:
                     done = self.change(session, places, change, what, claims, free=free)
@@ -283,7 +283,7 @@ class TqFile:
                         path=self.path,
                         position=places[0].position,
                     ) from None
-        return []
+            next(attempts)
 
     def change(
         self,

@@ -1,0 +1,100 @@
+"""An edit in one call into C does what a session does, or leaves it to one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sej.system.disk import OS, OsDisk
+from sej.system.locks import replace_leased
+from tests.textqueue.claiming import MUTEX, got, taken
+from textqueue import TextQueue
+from textqueue.ledger.log import STATE, Ledger
+
+State = tuple[int, int, int]
+
+
+def history(folder: Path, disk: OsDisk, clock: float) -> tuple[bytes, list[tuple[int, int, int, bytes]]]:
+    """Edit a file in many ways; return its content, and the lines of its ledger without its states."""
+    path = folder / "jobs.tq"
+    path.write_bytes(b"# head\n" + b"".join(b"-job %d\n\\v=   \n\\%s\n" % (n, MUTEX.encode()) for n in range(9)))
+    os.utime(path, (clock, clock))
+    with TextQueue(path, disk=disk) as q:
+        for number in range(3):
+            message = got(q)
+            message["v"] = str(number)
+            message.mark_as_critical_error() if number else message.mark_as_cleared()
+        for end in ("done", "failed", "give_back", "give_up", "done"):
+            claim = taken(q, lease_s=600 if end == "done" else None)
+            claim.message["v"] = end[:2]
+            assert claim.extend(900)
+            assert getattr(claim, end)()
+        assert q.conflicts == []
+    ledger = Ledger(str(folder / ".jobs.tq.log"), disk=OS)
+    ledger.refresh()
+    lines = [(*one[:4], one.detail.partition(b"+")[0]) for one in ledger.history() if one.kind != STATE]
+    ledger.close()
+    return path.read_bytes(), lines  # type: ignore[return-value]
+
+
+def test_both_ways_write_the_same(tmp_path: Path) -> None:
+    found = []
+    for name, disk in (("c", OS), ("python", OsDisk())):
+        (tmp_path / name).mkdir()
+        found.append(history(tmp_path / name, disk, 1e9))
+    assert found[0] == found[1]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    assert replace_leased is not None
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(b"-a\n-b\n-c\n")
+    return path
+
+
+def state(path: Path) -> State:
+    there = path.stat()
+    return there.st_ino, there.st_size, there.st_mtime_ns
+
+
+def replaced(path: Path, before: State, *parts: tuple[int, bytes, bytes]) -> State | None:
+    found: State | None = replace_leased(str(path), before, list(parts))
+    return found
+
+
+def test_parts_are_replaced_together(path: Path) -> None:
+    after = replaced(path, state(path), (2, b"\n-b\n", b"\n=b\n"), (0, b"-a", b"!A"))
+    assert path.read_bytes() == b"!A\n=b\n-c\n"
+    assert after == state(path)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [(2, b"\n-x\n", b"\n=x\n")],
+        [(3, b"-b\n", b"=b\n"), (0, b"-x", b"=x")],
+        [(8, b"\n-d\n", b"\n=d\n")],
+        [(3, b"-b\n", b"longer\n")],
+        [(0, b"-" * 5000, b"=" * 5000)],
+        [(0, b"-", b"="), (3, b"-", b"="), (6, b"-", b"=")],
+    ],
+    ids=["other bytes", "one is other", "past the end", "another length", "too large", "too many"],
+)
+def test_nothing_is_replaced_if_a_part_does_not_fit(path: Path, parts: list[tuple[int, bytes, bytes]]) -> None:
+    before = state(path)
+    assert replaced(path, before, *parts) is None
+    assert path.read_bytes() == b"-a\n-b\n-c\n"
+
+
+def test_nothing_is_replaced_in_another_state_or_kind_of_file(path: Path) -> None:
+    part, (inode, size, mtime_ns) = (3, b"-b", b"=b"), state(path)
+    for other in ((inode + 1, size, mtime_ns), (inode, size + 1, mtime_ns), (inode, size, mtime_ns + 1)):
+        assert replaced(path, other, part) is None
+    with path.open("rb"):  # no lease
+        assert replaced(path, state(path), part) is None
+    link = path.with_name("link")
+    link.symlink_to(path)
+    assert replaced(link, state(path), part) is None
+    assert replaced(path.with_name("absent"), state(path), part) is None
+    assert path.read_bytes() == b"-a\n-b\n-c\n"
