@@ -324,9 +324,14 @@ class Claimer:
         self._returns = len(ledger.given_back)
 
     def _next(self, file: File, *, again: bool) -> _Found | None:
-        if not self._source.file.ledger.claims:
-            return self._free(file, again=again)
-        return self._abandoned(file, fresh=False) or self._free(file, again=again) or self._abandoned(file, fresh=True)
+        """Find the next message of a worker that has died, or one without a claim."""
+        claims = self._source.file.ledger.claims
+        found = (self._abandoned(file, fresh=False) if claims else None) or self._scan(file)
+        if found is None and self.deferred and again:
+            self._low = min(self._low, *self.deferred)
+            self.deferred.clear()
+            found = self._scan(file)
+        return found or (self._abandoned(file, fresh=True) if claims else None)
 
     def _abandoned(self, file: File, *, fresh: bool) -> _Found | None:
         """Find a message whose worker died, or whose lease has ended. fresh: look now which workers are alive."""
@@ -352,17 +357,8 @@ class Claimer:
             self._alive.pop(owner, None)
         return alive
 
-    def _free(self, file: File, *, again: bool) -> _Found | None:
-        """Find a message without a claim."""
-        found = self._scan(file)
-        if found is None and self.deferred and again:
-            self._low = min(self._low, *self.deferred)
-            self.deferred.clear()
-            found = self._scan(file)
-        return found
-
     def _scan(self, file: File) -> _Found | None:
-        """Search from the low position, and advance it past messages that are not free."""
+        """Find a message without a claim from the low position, and advance it past messages that are not free."""
         claims = self._source.file.ledger.claims
         passed = True  # no deferred message so far, so the low position may advance
         for window in scan(file, self._low, _SCAN_BYTES, self._source.settled):
