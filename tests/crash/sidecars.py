@@ -28,10 +28,9 @@ from sej.journal.offset_check import _look, _slots, _write, twin_path
 from sej.system.disk import OS, Disk, OsDisk
 from shard.committing import Job, commit, finish_dead_jobs
 from shard.staging import Owner, Stage
-from tests.sej.support import overwrite
+from tests.sej.support import overwrite, read_all
 from textqueue import MessageStatus, TextQueue
 
-Image = dict[str, bytes]
 CPU_S = 10.0
 WAIT_S = 120.0
 
@@ -94,10 +93,9 @@ def calm(act: Callable[[], object]) -> object:
         return error
 
 
-def values(path: Path, start: int | None = None) -> list[bytes]:
+def values(path: Path) -> list[bytes]:
     """Every value of a journal."""
-    with sej.Scanner(path, start, timeout=0) if start is not None else sej.Scanner(path, timeout=0) as scanner:
-        return [message.value for message in scanner]
+    return [message.value for message in read_all(path)]
 
 
 class World(ABC):

@@ -9,6 +9,7 @@ import pytest
 import sej
 from sej import WriterFailedError
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, faulty
+from tests.sej.support import read_all, values
 
 ROOT = "/j"
 STAMP = 1_500_000_000_000_000_000
@@ -73,15 +74,10 @@ def run(disk: FaultyDisk, durability: Any) -> tuple[Said, bool]:
     return (handed, handed[:acknowledged], durable), failed
 
 
-def found(disk: CrashDisk) -> list[bytes]:
-    with sej.Scanner(ROOT, disk=disk) as s:
-        return [message.value for message in s]
-
-
 def check(inner: CrashDisk, said: Said, least: int) -> None:
     handed, _, _ = said
     with sej.Writer(ROOT, disk=inner) as w:
-        there = found(inner)
+        there = values(read_all(ROOT, disk=inner))
         assert there == handed[: len(there)], "a prefix of what was handed in"
         assert len(there) >= least
         assert len(there) not in (9, 11, 12), "append_once: all or nothing"

@@ -8,6 +8,7 @@ import pytest
 
 import sej
 from tests.crash.disk import Crash, CrashDisk
+from tests.sej.support import read_all, values
 
 ROOT = "/j"
 DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
@@ -73,8 +74,7 @@ class Workload:
 def found(disk: CrashDisk) -> list[bytes]:
     if disk.status(f"{ROOT}/jnl") is None:
         return []
-    with sej.Scanner(ROOT, disk=disk) as s:
-        return [message.value for message in s]
+    return values(read_all(ROOT, disk=disk))
 
 
 def check(work: Workload, crash: Crash) -> int:
@@ -211,12 +211,12 @@ def test_a_kept_offset_never_outlives_its_messages(durability: Any) -> None:
         work.disk.mark(4)
         o.reset(1)
     work.close()
-    values = set()
+    kept_offsets = set()
     for crash in states(work):
         there = sej.read_offset(ROOT, "r", disk=crash.disk) if crash.disk.status(f"{ROOT}/jnl") else None
-        values.add(there)
+        kept_offsets.add(there)
         end = check(work, crash)
         assert there is None or there <= end
         with sej.Offset(ROOT, "r", disk=crash.disk) as o:
             assert o.value == (there or 0)
-    assert values == {None, 1, 2, 3, 4}
+    assert kept_offsets == {None, 1, 2, 3, 4}

@@ -13,14 +13,8 @@ PAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "formats"
 
 def rows(page: str, head: str) -> list[list[str]]:
     """The cells of the table whose first header cells are those."""
-    lines = (PAGES / page).read_text().splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith(head)) + 2
-    found = []
-    for line in lines[start:]:
-        if not line.startswith("|"):
-            break
-        found.append([cell.strip() for cell in line.strip("|").split("|")])
-    return found
+    (table,) = re.findall(rf"^{re.escape(head)}.*\n.*\n((?:\|.*\n)+)", (PAGES / page).read_text(), re.MULTILINE)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
 def test_the_opcodes_are_those_of_the_code() -> None:

@@ -113,27 +113,27 @@ def killed(s: Scenario) -> None:
 def killed_and_opened(s: Scenario) -> None:
     """The process is killed in the middle of its work, and the next one opens."""
     for _ in range(3):
-        s.must(s.open())
-        s.kill_amid(s.dice.randrange(1, 30))
+        killed(s)
     s.must(s.open())
 
 
-def seen_by_another(s: Scenario) -> None:
-    """Another process' sync gets the error, which the kernel reports once; then ours opens."""
+def another_sees(s: Scenario) -> None:
     s.begin(weak=True)
     s.poison()
     s.other("sync")
     s.mend()
+
+
+def seen_by_another(s: Scenario) -> None:
+    """Another process' sync gets the error, which the kernel reports once; then ours opens."""
+    another_sees(s)
     s.kill()
     s.begin(4)
 
 
 def seen_by_another_in_the_middle(s: Scenario) -> None:
     """Another process' sync gets the error while our object is open; then ours is opened again."""
-    s.begin(weak=True)
-    s.poison()
-    s.other("sync")
-    s.mend()
+    another_sees(s)
     s.work(1)
     s.reopen()
     s.work(4)
