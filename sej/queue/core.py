@@ -21,15 +21,14 @@ from sej.message import Start
 from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Backoff
-from sej.queue.log.file import QueueLog, register_queue
+from sej.queue.log.file import QueueLog, holders_of, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
-from sej.queue.log.lock import Watchers, holders_of
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
 from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
-from sej.system.disk import is_full
+from sej.system.disk import File, Tolerated, is_full, of_system
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
@@ -48,6 +47,8 @@ _PARTS: Final = (
     *(("fresh", "close"), ("others", "close"), ("parked", "close"), ("reader_lock", "release"), ("writer", "close")),
 )
 """What a queue gives back, and how."""
+_WATCHERS: Final = 3
+_FEW: Final = 2
 _T = TypeVar("_T")
 
 
@@ -80,6 +81,59 @@ class Delivery:
     expire_ns: int | None
     per_key: int
     backoff: Backoff
+
+
+class Watchers:
+    """Which of the processes that wait for an item watch the queue.
+
+    An item wakes all that watch, and one gets it. So three watch: each has the lock of one file,
+    ``ofs/NAME.slots/watch-N.lck``. The others wait for a change of the folder of these files: a watcher that leaves
+    with fewer than two left truncates its file. Then all of them look for items, and try to become watchers. A new
+    watcher looks again after it began to watch, so it misses none.
+
+    If all watchers were killed or stopped, the others look for items when their wait ends, after one second.
+    """
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Set the files; nothing is opened."""
+        self._disk = directory.disk
+        self.folder = directory.at("ofs", f"{name}.slots")
+        self._files: list[File] = []
+        self._mine: File | None = None
+
+    def join(self) -> bool:
+        """Return whether this process is to watch: as one of the three, or because the files cannot be opened."""
+        try:
+            for number in range(len(self._files), _WATCHERS):
+                self._files.append(self._disk.open(os.path.join(self.folder, f"watch-{number}.lck"), "append"))
+        except OSError as error:
+            if not of_system(error):
+                raise
+            return True
+        if self._mine is None:
+            self._mine = next((file for file in self._files if file.lock()), None)
+        return self._mine is not None
+
+    def leave(self) -> None:
+        """Watch no more, and call others if too few are left. The last one that leaves sees that."""
+        mine, self._mine = self._mine, None
+        if mine is None:
+            return
+        mine.unlock()
+        left = 0
+        for file in self._files:
+            if file.lock(exclusive=False):
+                file.unlock()
+            else:
+                left += 1
+        if left < _FEW:
+            with Tolerated():  # an item may have been taken, which an error would hide
+                mine.truncate(0)  # it is empty: this only wakes the others
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        for file in self._files:
+            file.close()
 
 
 class QueueCore:

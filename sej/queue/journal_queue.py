@@ -2,21 +2,22 @@
 
 The messages stay in the journal. The shared writer puts (:mod:`sej.queue.put`). The state log records the holders
 of items (:mod:`sej.queue.log.file`); every operation first reads its new records, under the queue's lock. A lease is
-fenced by its attempt: a later delivery of the same item has a higher one, and the earlier holder's ``done`` raises
-:class:`~sej.LeaseLostError`.
+fenced: an item can be ended only if it is still leased to this queue, for the same attempt, in the epoch of that
+delivery. Otherwise another worker may have it, and ``done`` raises :class:`~sej.LeaseLostError`. That is checked under
+the queue's lock, but raised without it: an exception under the lock makes the queue read its log again.
 
 Ready items of one priority are delivered in order. An item that was put is never lost, and an item that was done is not
 delivered again. No two workers hold the same item. Items leased by a process that died are ready as soon as another
 process checks its lock; those of a stuck process at the deadline, on a clock that cannot be set.
 
-This class checks arguments and makes the calls; the parts are in :mod:`sej.queue.items`.
+The queue checks arguments and makes the calls; the parts are in the modules of :mod:`sej.queue`.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Unpack
 
 from sej.checks import (
@@ -30,24 +31,26 @@ from sej.checks import (
     SECONDS,
     START,
     between,
+    instance_of,
     one_of,
     optional,
     options_of,
+    reason_of,
     refuse_unknown,
     require,
     with_methods,
 )
 from sej.durations import Seconds, seconds
-from sej.errors import ItemFailedError, QueueFullError, ResultGoneError
+from sej.errors import ItemFailedError, LeaseLostError, QueueFullError, ResultGoneError
 from sej.journal.directory import Directory
-from sej.message import FIRST, Start
+from sej.message import FIRST, Message, Start
 from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
 from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, WorkQueue, require_listing
 from sej.queue.interface.schedules import Plan, Schedule
 from sej.queue.interface.values import Backoff, Limit, PutOptions, QueuedItem, Stats
-from sej.queue.item import JournalItem, end_all
 from sej.queue.listing import QueueLook, counted
-from sej.queue.log.format import FAILED, MAX_ATTEMPT, PAUSE, RESULT_KEPT, headers_of, result_of
+from sej.queue.log import format as records
+from sej.queue.log.format import NO_RESULT, RESULT_KEPT, headers_of, stamp_of
 from sej.queue.put import Putter
 from sej.queue.schedules import Scheduler
 from sej.queue.take import PROBE_NS, WHOLE, Taker, kinds_of, require_limit, require_rate
@@ -60,6 +63,177 @@ _NS: Final = 1_000_000_000
 _LOOK_NS: Final = 100_000_000
 """Between two checks that the files of the locks are in their places."""
 _SEGMENT_BYTES: Final = 1 << 26
+
+
+class JournalItem(Item):
+    """An item of a :class:`~sej.queue.journal_queue.JournalQueue`."""
+
+    __slots__ = ("_core", "_headers", "epoch")
+    message: Message
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        core: QueueCore,
+        message: Message,
+        attempts: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create an item that is leased to ``queue``."""
+        self._queue, self._core, self._headers = queue, core, headers
+        self.message, self.attempts, self.ended = message, attempts, False
+        self.epoch = core.log.epoch
+
+    @property
+    def key(self) -> bytes:
+        """The message's key."""
+        return self.message.key
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that were put, a new dict at each access; empty if there are none."""
+        return dict(self._headers or {})
+
+    def done(self, result: Any = None) -> None:
+        """Mark the item done: it is not delivered again; see :meth:`sej.Item.done`."""
+        data = None if result is None else self._queue.result_data(result)
+        if not self._core.end(self._done, data):
+            raise self.lost()
+
+    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
+        """Return the item to the queue, or to the dead letters after max_attempts."""
+        delay_s = seconds("delay_s", delay_s)
+        if delay_s is not None:
+            SECONDS("delay_s", delay_s)
+        self._if_held(self._retry, delay_s, reason_of(reason))
+
+    def give_back(self) -> None:
+        """Return the item to the queue immediately, with its previous number of attempts."""
+        self._if_held(self._wait, self.attempts - 1)
+
+    def fail(self, reason: str | BaseException = "") -> None:
+        """Write the item to the dead letters."""
+        self._if_held(self._fail, reason_of(reason))
+
+    def extend(self, lease_s: Seconds) -> None:
+        """Extend the lease to ``lease_s`` seconds from now."""
+        lease_s = seconds("lease_s", lease_s)
+        POSITIVE_SECONDS("lease_s", lease_s)
+        self._if_held(self._extend, lease_s)
+
+    def lost(self) -> LeaseLostError:
+        """Return the error to raise if another worker may have the item."""
+        why = (
+            "it was ended here already"
+            if self.ended
+            else "its lease ran out and another worker has it, or the queue was rebuilt; extend() longer work in time"
+        )
+        return LeaseLostError(
+            f"attempt {self.attempts} of this item is no longer held: {why}",
+            path=self._queue.path,
+            offset=self.message.offset,
+        )
+
+    def __repr__(self) -> str:
+        """Show offset and attempts."""
+        return f"<sej.Item offset={self.message.offset} attempts={self.attempts}>"
+
+    # --- under the lock
+
+    def _if_held(self, act: Callable[..., None], *arguments: object) -> None:
+        if not self._core.end(self._act, act, arguments):
+            raise self.lost()
+
+    def _act(self, act: Callable[..., None], arguments: tuple[object, ...]) -> bool:
+        if not self.is_held():
+            return False
+        act(*arguments)
+        return True
+
+    def is_held(self) -> bool:
+        """Return whether no other worker may have the item."""
+        log = self._core.log
+        there = log.state.leased.get(self.message.offset)
+        return (
+            there is not None
+            and there.attempt == self.attempts
+            and there.holder == self._core.holders.mine
+            and self.epoch == log.epoch
+            and not self.ended
+        )
+
+    def _done(self, result: bytes | None) -> bool:
+        if not self.is_held():
+            return False
+        log, message = self._core.log, self.message
+        offset, stamp = message.offset, message.timestamp & 0xFFFFFFFF
+        if log.state.keeps:  # before the record that ends the item: a crash between them delivers it again
+            log.append(log.result(message, NO_RESULT if result is None else RESULT_KEPT, result or b""))
+        log.write(records.one_done(offset, stamp))
+        log.state.end(offset, offset + 1, stamp)
+        self.ended = True
+        return True
+
+    def _retry(self, delay_s: float | None, reason: str) -> None:
+        core, offset, attempts = self._core, self.message.offset, self.attempts
+        if attempts >= core.log.state.max_attempts:
+            self._fail(reason or core.log.state.with_reason(offset, f"returned at attempt {attempts}"))
+            return
+        wait_s = core.delivery.backoff.after(attempts) if delay_s is None else delay_s
+        at = core.clock.boot_ns() + span_ns(wait_s) if wait_s else 0
+        if at:
+            core.log.keep_clock()
+        self._wait(attempts, at, reason)
+
+    def _wait(self, attempts: int, ready_at_ns: int = 0, reason: str = "") -> None:
+        log, offset = self._core.log, self.message.offset
+        log.append(
+            records.reason_kept(offset, reason), records.WAIT(offset, ready_at_ns, attempts, log.state.priority(offset))
+        )
+        self.ended = True
+
+    def _fail(self, reason: str) -> None:
+        if reason:  # for the letter, if this process dies before it has written it
+            self._core.log.append(records.reason_kept(self.message.offset, reason))
+        self._core.letters.give_up(self.message, self.attempts, reason)
+        self.ended = True
+
+    def _extend(self, lease_s: float) -> None:
+        deadline = self._core.clock.boot_ns() + span_ns(lease_s)
+        self._core.log.append(records.EXTEND(self.message.offset, deadline, self.attempts))
+
+
+def end_all(core: QueueCore, items: list[Item]) -> LeaseLostError | None:
+    """End as many items as possible with one write, under the lock; return the error of the first of the others."""
+    lost: LeaseLostError | None = None
+    good: list[JournalItem] = []
+    check = instance_of(JournalItem)
+    for item in items:
+        check("items", item)
+        assert isinstance(item, JournalItem)
+        if item.is_held():
+            good.append(item)
+        else:
+            lost = lost or item.lost()
+    if good:
+        found = [core.log.result(item.message, NO_RESULT) for item in good] if core.log.state.keeps else ()
+        core.log.append(*found, *_runs(sorted([item.message for item in good])))
+    for item in good:
+        item.ended = True
+    return lost
+
+
+def _runs(messages: list[Message]) -> list[bytes]:
+    """Return DONE records for sorted messages."""
+    found = []
+    start, last = messages[0].offset, messages[0]
+    for message in messages[1:]:
+        if message.offset > last.offset + 1:
+            found.append(records.DONE(start, last.offset + 1, stamp_of(last.timestamp)))
+            start = message.offset
+        last = message
+    found.append(records.DONE(start, last.offset + 1, stamp_of(last.timestamp)))
+    return found
 
 
 class JournalQueue(WorkQueue):
@@ -164,7 +338,7 @@ class JournalQueue(WorkQueue):
         require(
             path=(path, PATH),
             lease_s=(lease_s, POSITIVE_SECONDS),
-            max_attempts=(max_attempts, optional(between(1, MAX_ATTEMPT))),
+            max_attempts=(max_attempts, optional(between(1, records.MAX_ATTEMPT))),
             default=(default, START),
             dead_letter=(dead_letter, optional(PATH)),
             maxsize=(maxsize, COUNT),
@@ -302,9 +476,9 @@ class JournalQueue(WorkQueue):
         any_item = self._taker.source is None and not self._taker.limited
         return self._core.wait(left_s, self._due_s, shared=any_item)
 
-    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
+    def _get_later(self, n: int, timeout: Any, max_bytes: int | None) -> list[Item]:
         try:
-            return super()._get_later(n, deadline, max_bytes)
+            return super()._get_later(n, timeout, max_bytes)
         finally:
             self._core.stop_waiting()
 
@@ -327,12 +501,12 @@ class JournalQueue(WorkQueue):
         state = self._core.log.state
         if offset in state.keeps:
             return None
-        found = result_of(state.results.get(offset))
+        found = records.result_of(state.results.get(offset))
         if found is None:
             why = "it was put without keep_result, it was removed before it ended, or keep_result's time is over"
         elif found.until_ns <= self._clock.boot_ns():
             why = "keep_result's time is over"
-        elif found.outcome == FAILED:
+        elif found.outcome == records.FAILED:
             text = found.data.decode(errors="ignore")
             return Outcome(None, ItemFailedError(f"the item failed: {text}", path=self.path, offset=offset))
         else:
@@ -381,11 +555,11 @@ class JournalQueue(WorkQueue):
 
     def pause(self) -> None:
         """Deliver no item to any worker, until :meth:`resume`; see :meth:`sej.WorkQueue.pause`."""
-        self._core.end(self._core.log.append, PAUSE(1))
+        self._core.end(self._core.log.append, records.PAUSE(1))
 
     def resume(self) -> None:
         """Deliver items again after :meth:`pause`."""
-        self._core.end(self._core.log.append, PAUSE(0))
+        self._core.end(self._core.log.append, records.PAUSE(0))
 
     def purge(self) -> int:
         """Remove every item that is not leased, and items leased by a process that died; leased items stay leased."""

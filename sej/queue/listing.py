@@ -25,8 +25,8 @@ from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.schedules import Schedule
 from sej.queue.interface.values import Limit, QueuedItem, Serializer, Stats
+from sej.queue.log.file import holders_of
 from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
-from sej.queue.log.lock import holders_of
 from sej.queue.log.reader import MessageReader, parked_offsets
 from sej.queue.log.ready_queue import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import sej
-from sej.queue.item import JournalItem
-from sej.queue.journal_queue import JournalQueue
+from sej.queue.journal_queue import JournalItem, JournalQueue
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until
 

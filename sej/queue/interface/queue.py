@@ -748,7 +748,12 @@ class WorkQueue(ABC):
         Returns:
             The item, or None after the timeout.
         """
-        found = self._get(1, timeout, None)
+        if timeout is not None and timeout != 0:
+            timeout = seconds("timeout", timeout)
+            SECONDS("timeout", timeout)
+        found = self._take(1)
+        if not found and timeout != 0:
+            found = self._get_later(1, timeout, None)
         return found[0] if found else None
 
     def get_many(self, n: int, timeout: Seconds | None = None, *, max_bytes: int | None = None) -> list[Item]:
@@ -763,20 +768,18 @@ class WorkQueue(ABC):
         if max_bytes is not None:
             POSITIVE("max_bytes", max_bytes)
             self._require(("max_bytes", max_bytes))
-        return self._get(n, timeout, max_bytes)
-
-    def _get(self, n: int, timeout: Seconds | None, max_bytes: int | None) -> list[Item]:
         if timeout is not None and timeout != 0:
             timeout = seconds("timeout", timeout)
             SECONDS("timeout", timeout)
         found = self._take(n, max_bytes)
-        if found or timeout == 0:
-            return found
-        return self._get_later(n, None if timeout is None else time.monotonic() + timeout, max_bytes)
+        if not found and timeout != 0:
+            found = self._get_later(n, timeout, max_bytes)
+        return found
 
-    def _get_later(self, n: int, deadline: float | None, max_bytes: int | None) -> list[Item]:
+    def _get_later(self, n: int, timeout: Any, max_bytes: int | None) -> list[Item]:
         """Wait for items."""
         found: list[Item] = []
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not found:
             left = None if deadline is None else deadline - time.monotonic()
             if (left is not None and left <= 0) or not self._wait(left):

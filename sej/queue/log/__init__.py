@@ -6,7 +6,6 @@ The modules, in the order in which they are best read::
     state                              who holds what, what waits, what is done; a state as records, without its history
     timetable                          schedules: what each puts, and when the next time
     ready_queue                        when a lease or a delay ends, and the order of keys
-    file                               reads the log, appends to it, writes it again without its history
-    lock                               the queue's lock; which processes are alive
+    file                               reads the log, appends to it, writes it without its history; its lock
     reader                             messages by offset; compares the log with the journal; finds parked items
 """

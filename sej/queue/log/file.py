@@ -14,6 +14,8 @@ The invariants:
   journal does not hold the newest message that the log knows (the power failed before either was synced), the records
   of the lost messages are dropped, because other messages will have their offsets.
 - The kept offset, ``ofs/NAME.ofs``, is never above the first message that is not done.
+- The queue's lock is ``flock`` on ``ofs/NAME.queue.lck``, held for one operation. The kernel gives it to those that
+  wait in their order.
 - ``unsure`` is True from the beginning of an operation to its end. So if anything ends an operation in the middle, a
   signal handler for example, ``unsure`` stays True and the next operation reads the log again.
 
@@ -33,12 +35,15 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from sej.errors import (
     BadOffsetFileError,
     ClosedError,
     CorruptionError,
+    LockLostError,
     OffsetBeyondEndError,
     SejError,
     WriterFailedError,
@@ -52,7 +57,6 @@ from sej.journal.view import Journal
 from sej.message import FIRST, Message, Start
 from sej.queue.interface.queue import require_known
 from sej.queue.log import format as records
-from sej.queue.log.lock import QueueLock
 from sej.queue.log.reader import MessageReader, holds, missing_keys, parked_offsets, proven
 from sej.queue.log.ready_queue import NEVER, KeyOrder
 from sej.queue.log.state import QueueState, WrongRecordError, snapshot
@@ -62,6 +66,7 @@ from sej.system.disk import File, Tolerated, is_full, of_system, replace_file, w
 from sej.system.durable import KeptPosition, renew
 from sej.system.group_commit import is_failure
 from sej.system.lifecycle import Lifecycle
+from sej.system.locks import NumberedLocks
 from sej.system.logs import WARNING, record
 
 RESERVE_BYTES: Final = 1 << 18
@@ -72,6 +77,53 @@ _MOST: Final = 1 << 20
 """A record about more messages than this is compared with the journal before it is applied."""
 _SET_NS: Final = 1_000_000_000
 """A clock that moved less than this against the boot-time clock was not set, but adjusted."""
+
+
+class QueueLock:
+    """The lock of one queue, for one open queue."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        """Open the lock file; created if it is missing."""
+        self._disk = directory.disk
+        self._path = directory.at("ofs", f"{name}.queue.lck")
+        self._file = self._disk.open(self._path, "append")
+        self.take: Callable[[], object] = partial(self._file.lock, wait=True)
+        """Takes the lock, for one operation."""
+        self.release: Callable[[], object] = self._file.unlocker()
+        """Releases the lock, in C; callable at any time."""
+
+    def check(self) -> None:
+        """Check from time to time, with the lock held, that others lock the same file.
+
+        Raises:
+            LockLostError: it was removed or replaced.
+        """
+        there = self._disk.status(self._path)
+        if there is None or there.identity != self._file.status().identity:
+            raise LockLostError(
+                "the queue's lock file was removed or replaced, so it does not keep other workers out; reopen the"
+                " queue, and leave the files in ofs/ in their places",
+                path=self._path,
+            )
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self.release = _nothing
+        self._file.close()
+
+
+def _nothing() -> None:
+    """Do nothing: the release function of a lock whose file is closed."""
+
+
+def holders_of(directory: Directory, name: str) -> NumberedLocks:
+    """Return the holders of one queue's leases, as one open queue sees them.
+
+    They are numbered, so that other processes see immediately that one has died: its leases have the number N, and
+    ``ofs/NAME.slots/N.lck`` is locked as long as it lives. Numbers are taken and tested under the queue's lock, so that
+    none changes between a test and its consequence. The files stay and are used again.
+    """
+    return NumberedLocks(directory.at("ofs", f"{name}.slots"), "{}.lck", directory.disk)
 
 
 class Reserve:
