@@ -297,7 +297,7 @@ class QueueCore:
             return  # the reserve did not suffice; retention waits longer, but workers continue
         self._kept = log.state.kept
 
-    def wait(self, left_s: float | None, due_s: Callable[[], float | None], *, shared: bool) -> bool:
+    def wait(self, left_s: float | None, due_s: float | None, *, shared: bool) -> bool:
         """Wait until an item may be available; return False if only the time is over.
 
         All threads of a queue wait for the same: where one begins to watch, or ceases to, the others are woken. Or one
@@ -305,14 +305,14 @@ class QueueCore:
 
         Args:
             left_s: seconds; None: without a limit.
-            due_s: returns in how many seconds an item may become ready on its own; None: never.
+            due_s: in how many seconds an item may become ready on its own; None: never. Only those that watch see it.
             shared: whether other processes can take each item that this one can.
         """
         with self.life.mutex:
             if not self._watch(shared=shared):
                 return True
             watches, follows = list(self._watched), self._follows
-        due = None if follows else due_s()
+        due = None if follows else due_s
         limit = due if left_s is None else left_s if due is None else min(left_s, due)
         changed = bool(wait_any(watches, limit))
         if changed and follows:

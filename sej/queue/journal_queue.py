@@ -141,14 +141,14 @@ class JournalItem(Item):
     # --- under the lock
 
     def _if_held(self, act: Callable[..., None], *arguments: object) -> None:
-        if not self._core.end(self._act, act, arguments):
-            raise self.lost()
+        def ended() -> bool:
+            held = self.is_held()
+            if held:
+                act(*arguments)
+            return held
 
-    def _act(self, act: Callable[..., None], arguments: tuple[object, ...]) -> bool:
-        if not self.is_held():
-            return False
-        act(*arguments)
-        return True
+        if not self._core.end(ended):
+            raise self.lost()
 
     def is_held(self) -> bool:
         """Return whether no other worker may have the item."""
@@ -474,7 +474,7 @@ class JournalQueue(WorkQueue):
 
     def _wait(self, left_s: float | None) -> bool:
         any_item = self._taker.source is None and not self._taker.limited
-        return self._core.wait(left_s, self._due_s, shared=any_item)
+        return self._core.wait(left_s, self._due_s(), shared=any_item)
 
     def _get_later(self, n: int, timeout: Any, max_bytes: int | None) -> list[Item]:
         try:

@@ -32,7 +32,7 @@ def events_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waits(one: core.QueueCore, left_s: float = 0.0) -> bool:
-    return one.wait(left_s, lambda: None, shared=True)
+    return one.wait(left_s, None, shared=True)
 
 
 @pytest.fixture
