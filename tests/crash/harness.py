@@ -18,7 +18,7 @@ from tests.forking import Forkserver, Program
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = [
-    *("tests.crash.chaos", "tests.crash.consuming", "tests.queue.chaos", "tests.queue.workload", "tests.queue.worker"),
+    *("tests.crash.chaos", "tests.crash.consuming", "tests.queue.chaos", "tests.queue.workload"),
     *("tests.queue.waiter", "tests.shard.working"),
 ]
 
