@@ -59,8 +59,12 @@ def keep_schema(directory: str, fields: Fields, *, replace: bool = False) -> Non
         raise NotAJournalError("expected a journal, or a directory of journals", path=directory)
     columns = typed_columns(fields.schema or "")
     value_format(fields, ("--format", "--definition"))
-    if fields.definition is not None and os.path.isfile(fields.definition):  # of Avro, which may be moved later
-        fields = fields._replace(definition=Path(fields.definition).read_text(encoding="utf-8"))
+    definition = fields.definition
+    if definition is not None and os.path.isfile(definition):  # of Avro, which may be moved later
+        definition = Path(definition).read_text(encoding="utf-8")
+    elif definition is not None and fields.format == "protobuf":  # as a later reader finds it, in another directory
+        definition = os.path.abspath(definition)
+    fields = fields._replace(definition=definition)
     before = None if replace else kept_schema([directory])
     if before is not None:
         old = columns_of(before.schema or "")

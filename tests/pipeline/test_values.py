@@ -133,7 +133,7 @@ def test_an_avro_schema_in_a_file(tmp_path: Path) -> None:
     assert rows(path, format="avro", definition=str(tmp_path / "order.avsc")) == ROWS
 
 
-def test_protocol_buffers(tmp_path: Path, described: tuple[Path, Any]) -> None:
+def test_protocol_buffers(tmp_path: Path, described: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     file, order = described
     written = order(id=7, name="x", tags=["a", "b"], place={"x": 3}, ok=True, state=1, places=[{"x": 4}, {}])
     written.at.FromDatetime(AT)
@@ -152,6 +152,10 @@ def test_protocol_buffers(tmp_path: Path, described: tuple[Path, Any]) -> None:
         {"id": 0, "at": None, "tags": [], "place": None, "state": "OPEN", "maybe": None, "places": []},
     ]
     assert all(value is None for row in found[2:] for value in row.values())
+    monkeypatch.chdir(file.parent)
+    keep_schema(str(path), Fields("id bigint", "protobuf", f"{file.name}:shop.Order"))
+    monkeypatch.chdir(tmp_path)
+    assert [row["id"] for row in rows(path, None, columns=["id"], mode="drop")] == [7, 0, 0]
     for wrong in ("tags string", "places string", "at array<timestamp>", "place int", "counts array<string>"):
         assert rows(path, wrong, mode="drop", format="protobuf", definition=f"{file}:shop.Order") == [], wrong
 
