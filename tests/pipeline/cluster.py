@@ -141,18 +141,12 @@ def session(master: str) -> SparkSession:
     return pipeline.session("cluster", master=master, conf=CLUSTER_CONF)
 
 
-def serving(root: Path, address: str) -> "subprocess.Popen[str]":
-    """A hub in a process of its own."""
+@contextmanager
+def hub_process(root: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
+    """A hub in a process of its own; killed at the end."""
     process = subprocess.Popen([*HUB, "serve", "--address", address, str(root)], cwd=ROOT, text=True, stdout=-1)
     assert process.stdout is not None
     process.stdout.readline()
-    return process
-
-
-@contextmanager
-def hub_process(root: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
-    """As :func:`serving`; killed at the end."""
-    process = serving(root, address)
     try:
         yield process
     finally:

@@ -20,8 +20,8 @@ from pipeline.connection import Remote
 from pipeline.options import WRITE, parse
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.sink import batch_sink, stream_sink
+from tests.hub.command import Killed
 from tests.hub.support import ROOT, until
-from tests.pipeline.cluster import serving
 from tests.pipeline.conftest import fill
 from tests.pipeline.copying import copy
 from tests.pipeline.test_sink import numbers, save, tree_values, wanted
@@ -65,14 +65,11 @@ def test_what_a_hub_refuses_fails_before_a_row_is_sent(
 
 def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path: Path, port: int) -> None:
     address, root = f"127.0.0.1:{port}", tmp_path / "hub"
-
-    server = [serving(root, address)]
+    server = Killed("--address", address, root)
 
     def kill() -> None:
         until(lambda: list(root.glob(".staging/task-*/*.rows")))
-        server[0].send_signal(signal.SIGKILL)
-        server[0].communicate()
-        server[0] = serving(root, address)
+        server.restart()
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -83,8 +80,7 @@ def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path
         assert sorted(value.rstrip(b"x") for value in tree_values(root)) == wanted(20_000)
     finally:
         thread.join()
-        server[0].terminate()
-        server[0].communicate()
+        server.kill()
 
 
 @pytest.mark.long
@@ -95,7 +91,7 @@ def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
 ) -> None:
     address, root, source = f"127.0.0.1:{port}", tmp_path / "hub", tmp_path / "from" / "orders.1.000"
     fill(source, 4000)
-    server = serving(root, address)
+    server = Killed("--address", address, root)
     deadline, due = time.monotonic() + torture_s, 1000
     try:
         while due == 1000 or time.monotonic() < deadline:
@@ -104,20 +100,18 @@ def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
             # Its JVM and workers die with it.
             run = subprocess.Popen([*command, address], cwd=ROOT, env={**os.environ, **python}, start_new_session=True)
             until(lambda: run.poll() is not None or len(tree_values(root)) >= due, 120)  # noqa: B023 called in this round only
-            server.send_signal(signal.SIGKILL)
+            server.kill()
             os.killpg(run.pid, signal.SIGKILL)
             run.wait()
-            server.communicate()
             found = tree_values(root)
             assert len(found) == len(set(found))
             fill(source, 2000, first=3000 + due)
             due += 2000
-            server = serving(root, address)
+            server.start()
         copy(spark, str(source.parent), str(tmp_path / "to"), once=True, hub=address)
         assert tree_values(root) == wanted(3000 + due)
     finally:
         server.kill()
-        server.communicate()
 
 
 @pytest.mark.parametrize(("bits", "part_bytes"), [(3, 2 << 20), (4, 1 << 20)])
