@@ -117,8 +117,8 @@ class _Sink:
         for shard, (some, labels, places) in group(
             values, keys, self._place.bits, None, not single, self._place.hash
         ).items():
-            kinds = types if isinstance(types, int) else [types[place] for place in places]
-            stamps = times if isinstance(times, int) else [times[place] for place in places]
+            kinds = types if isinstance(types, int) else list(map(types.__getitem__, places))
+            stamps = times if isinstance(times, int) else list(map(times.__getitem__, places))
             stage.append(shard, some, labels, kinds, stamps)
 
     def _commit(self, messages: list[WriterCommitMessage | None], number: int | None) -> None:
