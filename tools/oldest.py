@@ -40,6 +40,7 @@ TESTS = (
     "tests/hub/page/test_changes.py",
     "tests/hub/page/test_guard.py",
     "tests/hub/page/test_pages.py",
+    "tests/pipeline/test_avro.py",
     "tests/pipeline/test_lazy.py",
     "tests/pipeline/test_predicates.py",
     "tests/pipeline/test_ship.py",
