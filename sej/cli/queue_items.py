@@ -25,7 +25,7 @@ from sej.journal.directory import Directory, is_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import text_or_b64
-from sej.queue.interface.queue import BACKENDS, Schedules, WorkQueue, open_queue, require_known
+from sej.queue.interface.queue import BACKENDS, WorkQueue, open_queue, require_known
 from sej.queue.interface.schedules import MISSED
 from sej.queue.interface.values import STATES, QueuedItem
 from sej.system.disk import OS
@@ -357,7 +357,7 @@ def add(place: Place, schedule: str, value: bytes, **options: Any) -> None:
         click.echo(iso_time(opened.put(value, schedule=schedule, **options)))
 
 
-def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) -> None:
+def _changing(word: str, what: str) -> None:
     text = f"{what} Exit code 4: there is none of this name.\n\nExample: sej queue schedule {word} mails nightly"
 
     @schedule.command(word, help=text)
@@ -365,10 +365,10 @@ def _changing(word: str, change: Callable[[Schedules, str], bool], what: str) ->
     @_NAME
     def changed(place: Place, schedule: str) -> None:
         with place.open_existing(create=False) as opened:
-            if not change(opened.schedules, schedule):
+            if not getattr(opened.schedules, word)(schedule):
                 refuse(f"{place.path}: no schedule {schedule!r}; `sej queue schedule list` prints them")
 
 
-_changing("pause", Schedules.pause, "Let the times of a schedule pass without items.")
-_changing("resume", Schedules.resume, "Put items of a schedule again, from its next time on.")
-_changing("remove", Schedules.remove, "Remove a schedule; items that were put stay.")
+_changing("pause", "Let the times of a schedule pass without items.")
+_changing("resume", "Put items of a schedule again, from its next time on.")
+_changing("remove", "Remove a schedule; items that were put stay.")

@@ -13,7 +13,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NewType
 
 import sej
@@ -39,15 +38,8 @@ from sej.queue.log.format import good_bytes
 from sej.reading.offset import wrong_place
 from sej.system.disk import OS, is_scarce, network_file_system, open_existing
 
-_KINDS: Final = {
-    "torn tail": "torn tail",
-    "foreign file": "foreign file",
-    "checksum": "changed value",
-    "gap": "corruption",
-    "corruption": "corruption",
-    "identity": "identity",
-}
-"""The advice about each kind of problem that a journal's check reports."""
+_KINDS: Final = {"checksum": "changed value", "gap": "corruption"}
+"""The advice about the kinds of problems of a journal's check that have not their own."""
 _FREE_BYTES: Final = 1 << 30
 _FREE_FILES: Final = 1000
 _CLOCK_NS: Final = 60 * 10**9
@@ -114,8 +106,6 @@ def advice(kind: str, places: Directory, file: str = "", **names: str) -> Advice
     return Advice(ADVICE[kind].format(**common, **names))
 
 
-_NO_VALUES: Final[Mapping[str, float]] = MappingProxyType({})
-
 Level = Literal["ok", "note", "problem"]
 
 
@@ -129,7 +119,7 @@ class Finding(NamedTuple):
     level: Level
     found: str
     do: Advice = _NOTHING
-    values: Mapping[str, float] = _NO_VALUES
+    values: Mapping[str, float] = {}
 
 
 class _Look(NamedTuple):
@@ -259,7 +249,11 @@ def _messages(look: _Look) -> Iterator[Finding]:
     yield Finding("messages", "ok", span, values={"segments": len(segments), "bytes": size})
     problems = _end_of(journal) if quick else journal.verify(progress=progress)
     for problem in problems:
-        do = _NOTHING if writing and problem.kind == "torn tail" else advice(_KINDS[problem.kind], places, problem.path)
+        do = (
+            _NOTHING
+            if writing and problem.kind == "torn tail"
+            else advice(_KINDS.get(problem.kind, problem.kind), places, problem.path)
+        )
         if problem.kind == "torn tail":
             yield Finding("torn tail", "ok" if writing else "note", str(problem), do)
         elif problem.kind == "foreign file":
