@@ -249,17 +249,12 @@ def _messages(look: _Look) -> Iterator[Finding]:
     yield Finding("messages", "ok", span, values={"segments": len(segments), "bytes": size})
     problems = _end_of(journal) if quick else journal.verify(progress=progress)
     for problem in problems:
-        do = (
-            _NOTHING
-            if writing and problem.kind == "torn tail"
-            else advice(_KINDS.get(problem.kind, problem.kind), places, problem.path)
-        )
-        if problem.kind == "torn tail":
-            yield Finding("torn tail", "ok" if writing else "note", str(problem), do)
-        elif problem.kind == "foreign file":
-            yield Finding("foreign file", "problem", str(problem), do)
-        elif problem.kind != "identity":  # reported by itself
-            yield Finding("damage", "problem", str(problem), do)
+        kind = problem.kind
+        do = advice(_KINDS.get(kind, kind), places, problem.path)
+        if kind == "torn tail":
+            yield Finding(kind, "ok" if writing else "note", str(problem), _NOTHING if writing else do)
+        elif kind != "identity":  # reported by itself
+            yield Finding(kind if kind == "foreign file" else "damage", "problem", str(problem), do)
     lost = [] if writing else list(_lost(journal, places, end))
     yield from lost
     if not quick and not problems and all(one.level != "problem" for one in lost):
