@@ -7,6 +7,7 @@ whole last microsecond. Timestamps may be unordered, so only the beginning is sk
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from pipeline.options import ns_of
@@ -107,23 +108,19 @@ def _bounds(given: Condition) -> tuple[Any, Any] | None:
 
 
 def _offsets(chosen: Chosen, low: int | None, high: int | None) -> Chosen:
-    if low is not None:
-        chosen = chosen._replace(low=max(chosen.low, low))
-    if high is not None:
-        chosen = chosen._replace(high=high + 1 if chosen.high is None else min(chosen.high, high + 1))
-    return chosen
+    stop = None if high is None else high + 1
+    return chosen._replace(low=max(chosen.low, low or 0), high=_both(min, chosen.high, stop))
 
 
 def _times(chosen: Chosen, since: int | None, until: int | None) -> Chosen:
     """Add bounds in ns. A time beyond the limits of timestamps bounds nothing, or excludes all messages."""
-    if since is not None and since > _MAX_NS:
-        chosen, since = _offsets(chosen, None, -1), _MAX_NS
-    if until is not None and until < _MIN_NS:
-        chosen, until = _offsets(chosen, None, -1), _MIN_NS
+    if (since is not None and since > _MAX_NS) or (until is not None and until < _MIN_NS):
+        return _offsets(chosen, None, -1)
     since = None if since is None or since < _MIN_NS else since
     until = None if until is None or until > _MAX_NS else until
-    if since is not None:
-        chosen = chosen._replace(since=since if chosen.since is None else max(chosen.since, since))
-    if until is not None:
-        chosen = chosen._replace(until=until if chosen.until is None else min(chosen.until, until))
-    return chosen
+    return chosen._replace(since=_both(max, chosen.since, since), until=_both(min, chosen.until, until))
+
+
+def _both(tighter: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
+    """Return the bound of two bounds; None: no bound."""
+    return other if one is None else one if other is None else tighter(one, other)

@@ -1,13 +1,14 @@
 """Journals to read with Spark, and a hub to write to."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import hub
 import sej
-from hub.tokens import Grant, hash_token
+from hub.tokens import Grant, Role, hash_token
 from hub.wire import Server, ServerTLS, Tokens, make_token
 from tests.hub.support import CERTIFICATES
 
@@ -53,11 +54,18 @@ def hub_root(tmp_path: Path) -> Path:
     return root
 
 
+@contextmanager
+def serving(root: Path, role: Role, *clients: str) -> Iterator[dict[str, str]]:
+    """Serve a hub with TLS; yields the options that reach it, whose token has the role for the clients."""
+    token = make_token()
+    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
+    tokens = Tokens([Grant(hash_token(token), role, clients)])
+    with hub.Store(root) as store, Server(store, "127.0.0.1:0", tls=tls, tokens=tokens) as server:
+        yield {"hub": server.address, "hubToken": token, "hubCa": str(CERTIFICATES / "ca.pem")}
+
+
 @pytest.fixture
 def options(tmp_path: Path) -> Iterator[dict[str, str]]:
     """How to reach a hub with an empty root, ``hub``; the token may append and not read."""
-    token = make_token()
-    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    tokens = Tokens([Grant(hash_token(token), "append", ("berlin",))])
-    with hub.Store(tmp_path / "hub") as store, Server(store, "127.0.0.1:0", tls=tls, tokens=tokens) as server:
-        yield {"hub": server.address, "hubToken": token, "hubCa": str(CERTIFICATES / "ca.pem")}
+    with serving(tmp_path / "hub", "append", "berlin") as options:
+        yield options

@@ -13,13 +13,13 @@ import pipeline
 import sej
 from hub.readers import holders
 from hub.tokens import Grant, hash_token
-from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
+from hub.wire import Client, ClientTLS, Server, Tokens
 from pipeline import jobs
 from pipeline.connection import Remote
 from pipeline.reading import remote
 from pipeline.reading.discovery import Origin, Slice
-from tests.hub.support import CERTIFICATES, until
-from tests.pipeline.conftest import BASE_NS, fill
+from tests.hub.support import until
+from tests.pipeline.conftest import BASE_NS, fill, serving
 
 pytestmark = pytest.mark.spark
 Load = Callable[..., DataFrame]
@@ -28,12 +28,9 @@ Load = Callable[..., DataFrame]
 @pytest.fixture
 def options(hub_root: Path) -> Iterator[dict[str, str]]:
     """How to reach a real server before the hub's root; its token is good for berlin, tokyo and paris."""
-    token = make_token()
-    grants = [Grant(hash_token(token), "read", ("berlin", "tokyo", "paris"))]
-    tls = ServerTLS(CERTIFICATES / "server.pem", CERTIFICATES / "server.key")
-    with hub.Store(hub_root) as store, Server(store, "127.0.0.1:0", tls=tls, tokens=Tokens(grants)) as server:
+    with serving(hub_root, "read", "berlin", "tokyo", "paris") as options:
         fill(hub_root / "moscow.orders.1.000", 9, tag="hidden")
-        yield {"hub": server.address, "hubToken": token, "hubCa": str(CERTIFICATES / "ca.pem")}
+        yield options
 
 
 @pytest.fixture
