@@ -372,7 +372,6 @@ class Cursor:
         self._place(segment, reader)
         reader.skip(position, self.due)
         self._stop_at_run(reader)
-        self._load_first_blocks(reader)
         return True
 
     def _enter(self, segment: Segment, reader: SegmentReader) -> None:
@@ -384,7 +383,6 @@ class Cursor:
         except BaseException:
             self.close()
             raise
-        self._load_first_blocks(reader)
 
     def _place(self, segment: Segment, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
@@ -392,15 +390,8 @@ class Cursor:
         self._asked = self.due
         self._blocks = []
         self._after = 0
+        self._indexed_size = -BLOCK_BYTES  # no entries were loaded
         self._judged = self._doubted = None
-
-    def _load_first_blocks(self, reader: SegmentReader) -> None:
-        if self._verify:
-            try:
-                self._load_blocks(reader)
-            except BaseException:
-                self.close()  # not entered completely: its checksums are unknown
-                raise
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
         """Move to the next message, or at most a block before it."""
@@ -634,18 +625,20 @@ class Cursor:
 
     # --- checksums
 
-    def _load_blocks(self, reader: SegmentReader) -> None:
-        """Load the next entries, not all of them: a reader of a part needs few of those of a large segment."""
+    def _load_more(self, reader: SegmentReader) -> None:
+        """Load the next entries, if there may be more than those before, or the index may have grown with the segment.
+
+        Not all of them: a reader of a part needs few of those of a large segment.
+        """
+        if self._blocks:
+            return
         size = reader.status().size
+        if not self._after and size - self._indexed_size < BLOCK_BYTES:
+            return
         blocks = self._index.blocks_after(reader.file, max(reader.position, self._after), _BLOCKS_AHEAD)
         self._after = blocks[-1].end if len(blocks) == _BLOCKS_AHEAD else 0
         self._indexed_size = size
         self._blocks = blocks[::-1]
-
-    def _load_more(self, reader: SegmentReader) -> None:
-        """Load entries if there may be more than those before, or if the index may have grown with the segment."""
-        if not self._blocks and (self._after or reader.status().size - self._indexed_size >= BLOCK_BYTES):
-            self._load_blocks(reader)
 
     def _verify_ahead(self, reader: SegmentReader) -> None:
         """Check the blocks that reading is about to enter; messages are decoded from the bytes that were checked.

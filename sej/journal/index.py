@@ -443,12 +443,12 @@ class IndexFile:
         if file is None:
             return 0, BlockIndex(self._first_offset)
         try:
-            data = file.read(HEAD_SIZE + 3 * ENTRY_SIZE, 0)
-            count = (len(data) - HEAD_SIZE) // ENTRY_SIZE
-            if count > 0 and data.startswith(HEAD):
-                if count > 2:  # perhaps more: the last two are read
-                    count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
-                    data = file.read(HEAD_SIZE + 2 * ENTRY_SIZE, (count - 2) * ENTRY_SIZE)
+            count = (file.size() - HEAD_SIZE) // ENTRY_SIZE
+            few = min(count, 2)
+            data = file.read(HEAD_SIZE + few * ENTRY_SIZE, 0) if count > 0 else b""
+            if data.startswith(HEAD):
+                if count > few:
+                    data = file.read(HEAD_SIZE + few * ENTRY_SIZE, (count - few) * ENTRY_SIZE)
                 *below, block = map(Block.unpack, _split(data[HEAD_SIZE:]))
                 before: tuple[int, int] | None = (0, self._first_offset)
                 if below:

@@ -309,12 +309,6 @@ def size_before(file: File, position: int) -> int:
     return size
 
 
-def last_message_start(file: File, end: int) -> int | None:
-    """Return where the message that ends at ``end`` starts; None if there is no sound one: see :func:`last_message`."""
-    found = last_message(file, end)
-    return None if found is None else found[0]
-
-
 def last_message(file: File, end: int) -> tuple[int, bytes] | None:
     """Return where the message that ends at ``end`` starts, and its first bytes; None if there is no sound message.
 

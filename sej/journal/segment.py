@@ -45,6 +45,7 @@ class SegmentReader(Closing):
 
     Attributes:
         path: the file.
+        file: the same, open.
         position: the byte where the next message starts.
         due: the offset of the next message.
         seen_size: the last known size of the file, in bytes.
@@ -77,7 +78,7 @@ class SegmentReader(Closing):
             FileNotFoundError: the segment was removed.
         """
         self.path = os.fspath(path)
-        self._file: File = disk.open(self.path, "read")
+        self.file: File = disk.open(self.path, "read")
         self.position = position
         self.due = due
         self.seen_size = 0
@@ -165,25 +166,20 @@ class SegmentReader(Closing):
 
     def rest(self) -> int:
         """Return the bytes of the file after the last whole message that was read."""
-        return self._file.size() - self.position
+        return self.file.size() - self.position
 
     def status(self) -> Status:
         """Return the file's current status."""
-        return self._file.status()
-
-    @property
-    def file(self) -> File:
-        """The open file."""
-        return self._file
+        return self.file.status()
 
     def close(self) -> None:
         """Close the file."""
         self._chunk, self._memory = b"", bytearray()
-        self._file.close()
+        self.file.close()
 
     def _refill(self) -> bool:
         """Read a chunk from the next message on; return whether there is more to decode than before."""
-        size = self._file.size()
+        size = self.file.size()
         if self.end is not None and size > self.end:
             size = self.end
         self.seen_size = size
@@ -229,12 +225,12 @@ class SegmentReader(Closing):
         self._chunk_at = position
         is_usual = _SMALL_BYTES < size <= self._chunk_bytes + BLOCK_BYTES and self._room is None
         if not is_usual or IMPLEMENTATION == "python":
-            self._chunk = self._file.read(size, position)
+            self._chunk = self.file.read(size, position)
             return
         if len(self._memory) < size:
             self._memory = bytearray(size)
         view = memoryview(self._memory)
-        self._chunk = view[: self._file.read_into(view[:size], position)]
+        self._chunk = view[: self.file.read_into(view[:size], position)]
 
     def _corruption(self, error: DecodeError) -> CorruptionError:
         position = self._chunk_at + (error.position or 0)

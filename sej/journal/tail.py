@@ -13,7 +13,7 @@ from typing import Final
 from sej.errors import OffsetBeyondEndError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import IndexFile
-from sej.journal.recovery import corruption_at, find_damage, good_end, last_message_start
+from sej.journal.recovery import corruption_at, find_damage, good_end, last_message
 from sej.journal.segment import Place
 from sej.system.disk import File, open_existing
 from sej.system.durable import renew
@@ -75,8 +75,8 @@ class Tail:
                 before = self._position
                 self._position, self._due = good_end(file, before, self._due)
                 if self._position != before or not self._last[1]:
-                    start = last_message_start(file, self._position) or 0
-                    self._last = start, file.read(_HEAD_BYTES, start)
+                    start, head = last_message(file, self._position) or (0, file.read(_HEAD_BYTES, 0))
+                    self._last = start, head[:_HEAD_BYTES]
                 if judge and (error := corruption_at(file, self._position, self._due)) is not None:
                     raise error
                 return self._due

@@ -136,9 +136,9 @@ class Tier:
                 raise ValueError("objects are not in order")
             return cls(directory, str(row["address"]), objects)
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[Archived]:
         """Return the objects as segments."""
-        found: list[Segment] = []
+        found = []
         for listed in self.objects:
             segment = Archived(listed.first_offset, self._path(listed))
             segment.listed, segment.tier = listed, self
@@ -167,20 +167,18 @@ class Tier:
             return 0
         return self._store.put(f"{name}.gz", _packed(chunks))
 
-    def add(self, listed: Listed | None) -> None:
-        """Read an object back and compare it, then list it, durably; None: store the list as it is.
+    def add(self, listed: Listed) -> None:
+        """Read an object back and compare it, then list it, durably.
 
         Raises:
             CorruptionError: the object is not what was written.
         """
-        objects = self.objects if listed is None else [*self.objects, listed]
-        tier = Tier(self._directory, self.address, objects)
-        if listed is not None:
-            fetched(tier.segments()[-1])
+        tier = Tier(self._directory, self.address, [*self.objects, listed])
+        fetched(tier.segments()[-1])
         self._directory.disk.mkdir(self._directory.at("tmp"))
-        rows = [each if each.packed_size else each[:-1] for each in objects]
+        rows = [each if each.packed_size else each[:-1] for each in tier.objects]
         _list_file(self._directory).store({"address": self.address, "objects": rows})
-        self.objects = objects
+        self.objects = tier.objects
 
     def fetch(self, segment: Archived) -> None:
         """Copy an object if it is in a store or compressed, and check the file, unless this process has done so.

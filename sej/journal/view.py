@@ -21,7 +21,7 @@ from sej.journal.gaps import is_recorded, read_gaps
 from sej.journal.identity import journal_id
 from sej.journal.index import BlockIndex, IndexFile
 from sej.journal.offset_check import kept_offsets
-from sej.journal.recovery import corruption_at, good_end, last_message_start
+from sej.journal.recovery import corruption_at, good_end, last_message
 from sej.journal.repair import Problem, Repair, reindex, repair, verify
 from sej.journal.retention import Retention, clean
 from sej.journal.segment import SegmentReader
@@ -307,12 +307,12 @@ class Journal:
 
 def _offset_behind(file: File, end: int, first_offset: int) -> int:
     """Return the offset after the message that ends at ``end``."""
-    start = last_message_start(file, end)
     if end == 0:
         return first_offset
-    if start is None:
+    found = last_message(file, end)
+    if found is None:
         raise _broken(file, end, first_offset, "no sound message ends here")
-    offset: int = OFFSET.unpack(file.read(OFFSET.size, start))[0]
+    offset: int = OFFSET.unpack_from(found[1])[0]
     return offset + 1
 
 

@@ -111,19 +111,6 @@ def _trace_in(content: bytes) -> Trace | None:
     return None
 
 
-def _find_trace(content: bytes, *, missing: bool, written: bool) -> Trace | None:
-    """Return the trace in the content of a lock file that was just locked.
-
-    Args:
-        content: the content of the file.
-        missing: whether there was no file.
-        written: whether the journal has segments.
-    """
-    if content:
-        return _trace_in(content) if _NOTE in content else None
-    return Trace(int(time.time()), not missing) if written else None
-
-
 def _pause(status: Status, disk: Disk, path: str) -> None:
     """Give an original that has just closed the time to unlink: the lock is then taken on the next file.
 
@@ -218,8 +205,9 @@ class WriterLock:
         while not (status := self.file.status()).links:  # its name was removed between open and lock
             self.renew()
         content = self.file.read(min(status.size, _SIGNED_BYTES + 1), 0)
-        written = bool(content) or bool(self._directory.segments())
-        self.original = _find_trace(content, missing=self._was_missing, written=written)
+        self.original = _trace_in(content) if _NOTE in content else None
+        if not content and self._directory.segments():
+            self.original = Trace(int(time.time()), not self._was_missing)
         if self.original is not None and not content and not self._was_missing:
             _pause(status, self._directory.disk, self.path)
             self.renew()
@@ -302,7 +290,7 @@ class WriterLock:
         """
         if self.keeps and file not in self._segments:
             self._segments.append(file)
-        unlock = _nothing if self.keeps else file.unlocker()
+        unlock = None if self.keeps else file.unlocker()
         deadline = time.monotonic() + _DYING_S
         try:
             while not file.lock():
@@ -314,7 +302,8 @@ class WriterLock:
                     )
                 time.sleep(_PAUSE_S)
         finally:
-            unlock()  # in C, and the first call here: no signal handler can run before it
+            if unlock is not None:
+                unlock()  # in C, and the first call here: no signal handler can run before it
 
     def keep(self, file: File | None) -> None:
         """Unlock every segment but this one. Files stay open, because a sync may use them."""

@@ -151,7 +151,7 @@ def objects(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Archived]:
     tier = Tier.of(directory)
     if tier is None:
         raise JournalNotFoundError("this journal has no cold tier; `sej archive --to` makes one", path=directory.path)
-    return [segment for segment in tier.segments() if isinstance(segment, Archived)]
+    return tier.segments()
 
 
 def problems(path: str | os.PathLike[str], *, disk: Disk = OS) -> Iterator[CorruptionError]:

@@ -157,9 +157,13 @@ class _Owner(FileIO):
 
 
 class OsFile:
-    """An open file of the operating system."""
+    """An open file of the operating system.
 
-    __slots__ = ("_fd", "_owner", "_path", "_syncing", "_unsynced")
+    Attributes:
+        path: the path that was opened.
+    """
+
+    __slots__ = ("_fd", "_owner", "_syncing", "_unsynced", "path")
 
     def __init__(self, fd: int | FileIO, path: str) -> None:
         """Own the descriptor."""
@@ -167,12 +171,7 @@ class OsFile:
         self._unsynced: int | None = None
         self._owner = _Owner(fd, "r+b") if isinstance(fd, int) else fd
         self._fd = self._owner.fileno()
-        self._path = path
-
-    @property
-    def path(self) -> str:
-        """The path that was opened."""
-        return self._path
+        self.path = path
 
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes from position."""
@@ -200,9 +199,9 @@ class OsFile:
             if done != size:
                 with memoryview(data) as view:
                     while done < size:
-                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self._path)
+                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self.path)
         except OSError as error:
-            locate(error, self._path)
+            locate(error, self.path)
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Overwrite everything at position."""
@@ -213,9 +212,9 @@ class OsFile:
             with memoryview(data) as view:
                 while done < len(view):
                     count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
-                    done += _progress(count, self._path)
+                    done += _progress(count, self.path)
         except OSError as error:
-            locate(error, self._path)
+            locate(error, self.path)
 
     def size(self) -> int:
         """Return its size in bytes, by the cheapest call."""
@@ -233,7 +232,7 @@ class OsFile:
     def lock(self, *, exclusive: bool = True, wait: bool = False, held: bool = False) -> bool:
         """Lock by ``flock``."""
         if self._fd < 0:  # fcntl.flock raises ValueError
-            locate(OSError(errno.EBADF, os.strerror(errno.EBADF)), self._path)
+            locate(OSError(errno.EBADF, os.strerror(errno.EBADF)), self.path)
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         if not held:
             # The system call itself, for every operation: locking and unlocking takes 0.4 us, through portalocker 2.2.
@@ -242,7 +241,7 @@ class OsFile:
             except OSError as error:
                 if not wait and error.errno in (errno.EAGAIN, errno.EACCES):
                     return False
-                locate(error, self._path)
+                locate(error, self.path)
             return True
         import portalocker  # here, because a reader takes no lock, and its import takes as long as a short command
 
@@ -251,7 +250,7 @@ class OsFile:
         except portalocker.AlreadyLocked:
             return False
         except portalocker.LockException as error:
-            locate(error.args[0] if isinstance(error.args[0], OSError) else OSError(errno.EIO, str(error)), self._path)
+            locate(error.args[0] if isinstance(error.args[0], OSError) else OSError(errno.EIO, str(error)), self.path)
         return True
 
     def unlock(self) -> None:
@@ -327,7 +326,7 @@ class OsFile:
             except OSError as error:
                 if error.errno == errno.EINVAL:  # another alignment
                     return None
-                locate(error, self._path, position)
+                locate(error, self.path, position)
             finally:
                 self._set_direct(False)
             return memory[position - low : max(min(done, position + size - low), position - low)]
@@ -388,7 +387,7 @@ class OsFile:
             done = 0
             while done < len(data):
                 with memoryview(memory) as view, view[done:] as rest:
-                    done += _progress(os.pwrite(self._fd, rest, position + done), self._path)
+                    done += _progress(os.pwrite(self._fd, rest, position + done), self.path)
 
     def _set_direct(self, on: bool) -> bool:
         """Turn O_DIRECT of this descriptor on or off; return False if the system cannot.
@@ -414,28 +413,28 @@ class OsFile:
         """Sync by ``fdatasync``."""
         with self._syncing:
             if self._fd < 0:
-                raise OSError(errno.EBADF, "the file is closed", self._path)
+                raise OSError(errno.EBADF, "the file is closed", self.path)
             if self._unsynced is not None:
-                raise OSError(self._unsynced, "an earlier sync of this file failed", self._path)
+                raise OSError(self._unsynced, "an earlier sync of this file failed", self.path)
             try:
                 os.fdatasync(self._fd)
             except OSError as error:
                 self._unsynced = error.errno
-                locate(error, self._path)
+                locate(error, self.path)
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
-            locate(error, self._path)
+            locate(error, self.path)
 
     def allocate(self, size: int) -> None:
         """Allocate zeros with disk space."""
         try:
             os.posix_fallocate(self._fd, 0, size)
         except OSError as error:
-            locate(error, self._path)
+            locate(error, self.path)
 
     def set_time(self, mtime_ns: int) -> None:
         """Set the time of its last change."""

@@ -62,7 +62,7 @@ import errno
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from sej.codec import Buffer, measure
@@ -241,17 +241,9 @@ class JournalAppender:
             self._known_batches = Batches(self.directory)
         return self._known_batches
 
-    def append_once(
-        self,
-        name: str,
-        number: int,
-        values: Sequence[BytesLike],
-        keys: Sequence[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        """Append a batch exactly once; see :meth:`sej.Writer.append_once`."""
-        return self.run_exclusively(lambda: self._batches.append(self, name, number, values, keys, type, timestamp))
+    def append_once(self, name: str, number: int, data: bytes, count: int) -> range:
+        """Append a batch exactly once, whose messages are encoded with offsets from 0 on."""
+        return self.run_exclusively(lambda: self._batches.append(self, name, number, data, count))
 
     def append_once_encoded(self, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append a batch exactly once, whose messages are already encoded with the next offsets.
@@ -728,13 +720,14 @@ class JournalAppender:
         self.lock.keep(last.file)
         self.syncer.advance(last.synced.offset)
         self.set_limits()
-        if not self._is_shared:
-            _needed[id(self)] = self.lock, last
-            last.write_index()
-        else:
+        if self._is_shared:
             if last.unindexed:  # now, because the next turn may be of another process
                 self.sync_now()
             last.close_index()
+            return
+        _needed[id(self)] = self.lock, last
+        if last.unindexed:
+            last.write_index()
 
     def _reopen(self) -> None:
         """Find the end again, on the disk, as an opening does.

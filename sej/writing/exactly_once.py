@@ -33,6 +33,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sej.checks import COUNT
 from sej.codec import Buffer, decode_many, measure, renumber
+from sej.codec.arguments import full
+from sej.codec.format import MAX_OFFSET
 from sej.errors import BatchConflictError, CorruptionError, DecodeError, OffsetGapError, OffsetTooSmallError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, check_name
@@ -99,26 +101,28 @@ class Batches:
         self._disk = directory.disk
         self._done: dict[str, list[_Done]] = {}
 
-    def append(
-        self,
-        end: Appending,
-        name: str,
-        number: int,
-        values: Iterable[BytesLike],
-        keys: Iterable[BytesLike] | None,
-        type: int | Sequence[int],
-        timestamp: int | Sequence[int] | None,
-    ) -> range:
-        """Append the batch with a name and a number, unless it is in the journal. Errors as for :meth:`find`."""
+    def append(self, end: Appending, name: str, number: int, data: bytes, count: int) -> range:
+        """Append the batch with a name and a number, unless it is in the journal. Errors as for :meth:`find`.
+
+        Args:
+            end: appends, while no other thread can.
+            name: the name of the sender.
+            number: the number of the batch.
+            data: its messages, encoded with offsets from 0 on.
+            count: how many there are.
+        """
         check_name(name, "a batch name")
         COUNT("number", number)
-        values = list(values)
-        keys = None if keys is None else list(keys)
         end.sync_now()
-        data, span = encode_many(end.offset, values, keys, type, timestamp)
-        digest = _digest(data, span)
-        found = self._find(name, number, (len(span), digest))
-        return found.range if found is not None else self._append(end, name, number, digest, [data])
+        digest = _digest(data, count)
+        found = self._find(name, number, (count, digest))
+        if found is not None:
+            return found.range
+        if end.offset > MAX_OFFSET - count:
+            raise full()
+        rows = bytearray(data)
+        renumber(rows, 0, len(rows), 0, end.offset)
+        return self._append(end, name, number, digest, [rows])
 
     def append_encoded(self, end: Appending, name: str, number: int, chunks: Iterable[BytesLike]) -> range:
         """Append an encoded batch, unless it is in the journal. In that case chunks are not read.
@@ -382,9 +386,9 @@ def stage(disk: Disk, path: str, first: int, chunks: Iterable[BytesLike]) -> tup
     return count, crc
 
 
-def _digest(data: bytes, span: range) -> int:
+def _digest(data: bytes, count: int) -> int:
     crc = 0
-    for message in decode_many(data, 0, len(data), span.start, len(span))[0] if span else ():
+    for message in decode_many(data, 0, len(data), 0, count)[0] if count else ():
         sizes = len(message.key).to_bytes(1, "big") + len(message.value).to_bytes(4, "big")
         crc = crc32c(message.value, crc32c(message.key, crc32c(sizes + bytes([message.type]), crc)))
     return crc

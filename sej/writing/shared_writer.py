@@ -142,10 +142,9 @@ class SharedWriter(Closing):
         self.durability: SharedDurability = durability
         self.interval_s = sync_interval_s if durability == "interval" else None
         prepare(directory, allow_network_fs=allow_network_fs)
-        self._lock = WriterLock(directory, lock_timeout, keeps=False)
         self._appender = JournalAppender(
             directory,
-            self._lock,
+            WriterLock(directory, lock_timeout, keeps=False),
             segment_bytes=segment_bytes,
             durability=durability,
             retention=retention,
@@ -219,7 +218,7 @@ class SharedWriter(Closing):
         """Return whether a turn can begin without waiting; other writers may come first."""
         self.life.require_outside()
         with self.life.mutex:
-            return not self.life.open or self._lock.is_free()
+            return not self.life.open or self._appender.lock.is_free()
 
     def _is_inside(self) -> bool:
         """Return whether a turn of this thread is under way.

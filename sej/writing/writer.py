@@ -287,8 +287,10 @@ class Writer(Closing):
                 its record was removed.
         """
         require_columns(values, keys, type, timestamp)
-        values, keys = list(values), None if keys is None else list(keys)
-        return self.end.append_once(name, number, values, keys, type, timestamp)
+        from sej.writing.exactly_once import encode_many  # here, because most writers do without
+
+        data, span = encode_many(0, values, keys, type, timestamp)
+        return self.end.append_once(name, number, data, len(span))
 
     # --- durability
 
