@@ -108,14 +108,17 @@ def closing(thing: Any) -> contextlib.ExitStack:
     return stack
 
 
-def exclusive(disk: Disk, turn: int) -> Iterator[Any]:
-    w = sej.Writer(ROOT, durability="disk", segment_bytes=2000, disk=disk)
-    with closing(w):
-        yield "durable", w.durable_offset
-        for n in range(4):
-            w.append(value(turn, n))
-            yield "value", value(turn, n)
-        yield "durable", w.durable_offset
+def appends(kind: type[sej.Writer] | type[sej.SharedWriter]) -> Work:
+    def work(disk: Disk, turn: int) -> Iterator[Any]:
+        w = kind(ROOT, durability="disk", segment_bytes=2000, disk=disk)
+        with closing(w):
+            yield "durable", w.durable_offset
+            for n in range(4):
+                w.append(value(turn, n))
+                yield "value", value(turn, n)
+                yield "durable", w.durable_offset
+
+    return work
 
 
 def synced_by_hand(disk: Disk, turn: int) -> Iterator[Any]:
@@ -128,15 +131,6 @@ def synced_by_hand(disk: Disk, turn: int) -> Iterator[Any]:
                 w.sync()
                 yield "value", value(turn, n)
                 yield "durable", w.durable_offset
-
-
-def shared(disk: Disk, turn: int) -> Iterator[Any]:
-    w = sej.SharedWriter(ROOT, durability="disk", segment_bytes=2000, disk=disk)
-    with closing(w):
-        for n in range(4):
-            w.append(value(turn, n))
-            yield "value", value(turn, n)
-            yield "durable", w.durable_offset
 
 
 def once(disk: Disk, turn: int) -> Iterator[Any]:
@@ -218,9 +212,9 @@ def in_queue(disk: CrashDisk, said: list[Any]) -> None:
 
 CLOCK = FakeClock()
 CASES = {
-    "Writer": Case(exclusive, all_there),
+    "Writer": Case(appends(sej.Writer), all_there),
     "sync": Case(synced_by_hand, all_there),
-    "SharedWriter": Case(shared, all_there),
+    "SharedWriter": Case(appends(sej.SharedWriter), all_there),
     "append_once": Case(once, all_there),
     "Offset": Case(committing, keeping),
     "Store": Case(hub_store, in_hub),

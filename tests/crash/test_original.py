@@ -49,22 +49,22 @@ def closed_not_unlinked(path: Path) -> Iterator[str]:
     return steps
 
 
-def exclusive(path: Path, name: str, disk: HookedDisk, acknowledged: Acknowledged) -> None:
-    with sej.Writer(path, segment_bytes=SEGMENT_BYTES, disk=disk) as w:
+def append_with(w: sej.Writer | sej.SharedWriter, name: str, acknowledged: Acknowledged) -> None:
+    with w:
         for at in range(3):
             value = b"%s %d" % (name.encode(), at)
             acknowledged.append((w.append(value), value))
         batch = [b"%s batch %d" % (name.encode(), at) for at in range(3)]
         acknowledged.extend(zip(w.append_many(batch), batch, strict=True))
+
+
+def exclusive(path: Path, name: str, disk: HookedDisk, acknowledged: Acknowledged) -> None:
+    append_with(sej.Writer(path, segment_bytes=SEGMENT_BYTES, disk=disk), name, acknowledged)
 
 
 def shared(path: Path, name: str, disk: HookedDisk, acknowledged: Acknowledged) -> None:
-    with sej.SharedWriter(path, segment_bytes=SEGMENT_BYTES, lock_timeout=0.0, disk=disk) as w:
-        for at in range(3):
-            value = b"%s %d" % (name.encode(), at)
-            acknowledged.append((w.append(value), value))
-        batch = [b"%s batch %d" % (name.encode(), at) for at in range(3)]
-        acknowledged.extend(zip(w.append_many(batch), batch, strict=True))
+    w = sej.SharedWriter(path, segment_bytes=SEGMENT_BYTES, lock_timeout=0.0, disk=disk)
+    append_with(w, name, acknowledged)
 
 
 Session = Callable[[Path, str, HookedDisk, Acknowledged], None]

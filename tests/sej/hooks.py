@@ -1,5 +1,6 @@
 """A disk that tells a test what is about to happen, children that run a script, and waiting without sleeping."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -29,6 +30,18 @@ class HookedDisk(FaultyDisk):
     def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
         self.calls += 1
         self.hook(verb, file, data or b"")
+
+
+class ReadOnlyDisk(OsDisk):
+    """The real disk of a user who may read files whose path contains this part, and not write them."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        if mode != "read" and self.part in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return super().open(path, mode)
 
 
 class WrappingDisk(OsDisk):

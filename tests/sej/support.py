@@ -95,6 +95,13 @@ def write(
         writer.append_many(values, keys, type, timestamp)
 
 
+def filled(path: Path, count: int = 30, *, segment_bytes: int = 200, first: int = 0) -> Path:
+    """A journal of sample messages in small segments."""
+    with sej.Writer(path, segment_bytes=segment_bytes, first_offset=first) as writer:
+        writer.append_messages(sample(count, start=first))
+    return path
+
+
 def commit(path: Path | str, name: str, offset: int, **options: Any) -> None:
     """Let a reader keep an offset."""
     with sej.Offset(path, name, **options) as kept:

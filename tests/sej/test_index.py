@@ -1,7 +1,5 @@
 """The sidecar index: written as the journal grows, rebuilt when it is missing or wrong, never believed over it."""
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +9,10 @@ import sej
 from sej import CorruptionError
 from sej.journal.index import Block, check_block
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, Mode, OsDisk, OsFile
+from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import CountingDisk, HookedDisk
+from tests.sej.hooks import CountingDisk, HookedDisk, ReadOnlyDisk
 from tests.sej.support import encoded, flip, packed, read_all, segment, segments, write
 
 COUNT = 12_000
@@ -303,21 +301,12 @@ def test_an_index_that_is_removed_while_a_writer_has_it_open_is_written_again(tm
     assert sej.Journal(tmp_path).verify() == []
 
 
-class ReadOnlyIndex(OsDisk):
-    """The disk of a user who may read the files in ``idx/`` and not write them."""
-
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        if mode != "read" and "/idx/" in os.fspath(path):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
-        return super().open(path, mode)
-
-
 def test_a_writer_that_may_only_read_the_index_appends_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, [b"a"])
     there = index(tmp_path).read_bytes()
-    with sej.Writer(tmp_path, disk=ReadOnlyIndex()) as w:
+    with sej.Writer(tmp_path, disk=ReadOnlyDisk("/idx/")) as w:
         assert w.append(b"b") == 1
     assert "could not be written: [Errno 13] Permission denied" in caplog.text
     assert index(tmp_path).read_bytes() == there

@@ -13,18 +13,12 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.system.disk import OsFile, Status
 from tests.sej.hooks import CountingDisk, WrappingDisk
-from tests.sej.support import STAMP, by_hand, encoded, packed, read_all, sample, segment, segments, write
-
-
-def journal(path: Path, count: int = 30, segment_bytes: int = 200) -> sej.Journal:
-    with sej.Writer(path, segment_bytes=segment_bytes) as w:
-        w.append_messages(sample(count))
-    return sej.Journal(path)
+from tests.sej.support import STAMP, by_hand, encoded, filled, packed, read_all, sample, segment, segments, write
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 30])
 def test_what_it_says_of_segments_and_offsets(segment_bytes: int, tmp_path: Path) -> None:
-    j = journal(tmp_path, 30, segment_bytes)
+    j = sej.Journal(filled(tmp_path, segment_bytes=segment_bytes))
     assert (j.first_offset, j.end_offset) == (0, 30)
     assert [(each.name, each.size) for each in j.segments] == [(n, len(d)) for n, d in segments(tmp_path).items()]
     assert [each.first_offset for each in j.segments] == [int(name[:16], 16) for name in segments(tmp_path)]
@@ -111,7 +105,7 @@ def test_verify_names_everything_that_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["5.jnl", "00000000000000FF.jnl", "000000000000000g.jnl", "0000000000000000.jnl.tmp"])
 def test_names_that_are_no_segments_are_not_read(name: str, tmp_path: Path) -> None:
-    j = journal(tmp_path, 5)
+    j = sej.Journal(filled(tmp_path, 5))
     (tmp_path / "jnl" / name).write_bytes(b"not a message")
     assert j.end_offset == 5 and len(list(sej.Scanner(tmp_path))) == 5
     with sej.Writer(tmp_path) as w:
@@ -121,7 +115,7 @@ def test_names_that_are_no_segments_are_not_read(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("first", [2**63, 2**64 - 1])
 def test_a_segment_that_no_journal_reaches_is_refused(first: int, tmp_path: Path) -> None:
-    journal(tmp_path, 5)
+    filled(tmp_path, 5)
     segment(tmp_path, first).write_bytes(b"")
     for call in (sej.Writer, sej.Scanner, lambda path: sej.Journal(path).end_offset):
         with pytest.raises(CorruptionError, match=str(first)) as raised:

@@ -1,6 +1,5 @@
 """Kept offsets: eight bytes, never a silent jump, never ahead of the journal, one reader of a name."""
 
-import errno
 import os
 import shutil
 import struct
@@ -11,16 +10,10 @@ import pytest
 
 import sej
 from sej import BadOffsetFileError, LockedError, OffsetBeyondEndError
-from sej.system.disk import File, Mode, OsDisk, OsFile
-from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.support import commit, overwrite, sample, write
+from sej.system.disk import File
+from tests.sej.hooks import HookedDisk, ReadOnlyDisk, Worker
+from tests.sej.support import commit, filled, overwrite, sample, write
 from tests.ticks import next_tick
-
-
-def journal(path: Path, count: int = 20, first: int = 0) -> Path:
-    with sej.Writer(path, segment_bytes=200, first_offset=first) as w:
-        w.append_messages(sample(count))
-    return path
 
 
 def kept(path: Path, name: str = "r") -> bytes:
@@ -28,7 +21,7 @@ def kept(path: Path, name: str = "r") -> bytes:
 
 
 def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path), "r") as o:
+    with sej.Offset(filled(tmp_path, 20), "r") as o:
         assert (o.value, sej.read_offset(tmp_path, "r"), kept(tmp_path)) == (0, None, b"")
         o.commit(7)
         assert (o.value, sej.read_offset(tmp_path, "r"), kept(tmp_path)) == (7, 7, bytes(7) + b"\7")
@@ -39,7 +32,7 @@ def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_would_go_back_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with sej.Offset(journal(tmp_path), "r") as offset:
+    with sej.Offset(filled(tmp_path, 20), "r") as offset:
         offset.commit(2)
         offset.commit(2)
         assert not caplog.records
@@ -50,7 +43,7 @@ def test_a_commit_that_would_go_back_is_reported_once(tmp_path: Path, caplog: py
 
 
 def test_commit_never_goes_back_and_reset_may(tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path), "r") as o:
+    with sej.Offset(filled(tmp_path, 20), "r") as o:
         o.commit(9)
         o.commit(4)
         o.commit(9)
@@ -64,7 +57,7 @@ def test_commit_never_goes_back_and_reset_may(tmp_path: Path) -> None:
 @pytest.mark.parametrize("default", [sej.FIRST, 6, 12])
 def test_committing_the_default_is_kept_too(default: int, tmp_path: Path) -> None:
     """A reader that confirms where it started has committed: its next default must not apply."""
-    with sej.Offset(journal(tmp_path, first=5), "r", default) as o:
+    with sej.Offset(filled(tmp_path, 20, first=5), "r", default) as o:
         start = o.value
         o.commit(start)
     assert sej.read_offset(tmp_path, "r") == start
@@ -73,15 +66,15 @@ def test_committing_the_default_is_kept_too(default: int, tmp_path: Path) -> Non
 
 
 def test_last_means_the_end_of_the_first_opening(tmp_path: Path) -> None:
-    sej.Offset(journal(tmp_path), "r", sej.LAST).close()
-    journal(tmp_path, 10)
+    sej.Offset(filled(tmp_path, 20), "r", sej.LAST).close()
+    filled(tmp_path, 10)
     with sej.Offset(tmp_path, "r", sej.LAST) as o:
         assert o.value == 20, "what was written meanwhile is not skipped"
 
 
 @pytest.mark.parametrize("size", [*range(1, 8), 9])
 def test_a_short_or_long_file_is_an_error_and_the_lock_is_free_again(size: int, tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path, 20)
     (tmp_path / "ofs" / "r.ofs").write_bytes(b"\1" * size)
     for _ in range(2):
         with pytest.raises(BadOffsetFileError, match=f"{size}") as raised:
@@ -117,7 +110,7 @@ def test_a_commit_past_damage_that_a_reader_has_skipped(tmp_path: Path, index: b
 
 
 def test_a_reader_beyond_the_end_gets_an_error_or_is_reset_by_option(tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path, 20)
     (tmp_path / "ofs" / "r.ofs").write_bytes((21).to_bytes(8, "big"))
     with pytest.raises(OffsetBeyondEndError, match="ends at 20") as raised:
         sej.Offset(tmp_path, "r")
@@ -132,7 +125,7 @@ def test_a_reader_beyond_the_end_gets_an_error_or_is_reset_by_option(tmp_path: P
 
 @pytest.mark.parametrize("call", ["commit", "reset"])
 def test_what_is_not_in_the_journal_cannot_be_kept(call: str, tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path), "r") as o:
+    with sej.Offset(filled(tmp_path, 20), "r") as o:
         o.commit(20)
         o.reset(3)
         with pytest.raises(OffsetBeyondEndError):
@@ -146,7 +139,7 @@ def test_what_is_not_in_the_journal_cannot_be_kept(call: str, tmp_path: Path) ->
 
 
 def test_one_reader_of_a_name_at_a_time(tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path), "r"):
+    with sej.Offset(filled(tmp_path, 20), "r"):
         with pytest.raises(LockedError, match="reader 'r'") as raised:
             sej.Offset(tmp_path, "r")
         assert f"pid={os.getpid()}" in (raised.value.holder or "")
@@ -156,7 +149,7 @@ def test_one_reader_of_a_name_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_lost_lock_keeps_nothing(tmp_path: Path) -> None:
-    with sej.Offset(journal(tmp_path), "r") as o:
+    with sej.Offset(filled(tmp_path, 20), "r") as o:
         o.commit(3)
         (tmp_path / "ofs" / "r.lck").unlink()
         with pytest.raises(sej.LockLostError):
@@ -165,7 +158,7 @@ def test_a_lost_lock_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_readers_are_listed_with_what_they_kept(tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path, 20)
     for name, value in (("a", 3), ("b.c", 20), ("d-e_F", 0)):
         with sej.Offset(tmp_path, name) as o:
             o.reset(value)
@@ -176,7 +169,7 @@ def test_readers_are_listed_with_what_they_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("default", [-1, 1 << 63])
 def test_a_default_that_no_journal_reaches_is_refused(default: int, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="default must be 0 to"):
-        sej.Offset(journal(tmp_path), "r", default=default)
+        sej.Offset(filled(tmp_path, 20), "r", default=default)
     with pytest.raises(TypeError, match="must be an int"):
         sej.Offset(tmp_path, "r", default="first")  # type: ignore[arg-type]
     assert sej.Journal(tmp_path).offsets() == {}
@@ -190,7 +183,7 @@ def test_closing_waits_for_a_commit_in_another_thread(tmp_path: Path) -> None:
             inside.set()
             assert on.wait(30)
 
-    journal(tmp_path)
+    filled(tmp_path, 20)
     committing: Worker | None = None
     o = sej.Offset(tmp_path, "r", disk=HookedDisk(hook))
     with o._guard:
@@ -215,7 +208,7 @@ def test_in_the_middle_of_a_commit_a_handler_is_refused(call: str, tmp_path: Pat
             with pytest.raises(LockedError, match="signal handler"):
                 getattr(o, call)(*() if call == "close" else (8,))
 
-    journal(tmp_path)
+    filled(tmp_path, 20)
     armed: list[bool] = []
     with sej.Offset(tmp_path, "r", disk=HookedDisk(hook)) as o:
         armed.append(True)
@@ -226,18 +219,9 @@ def test_in_the_middle_of_a_commit_a_handler_is_refused(call: str, tmp_path: Pat
     assert sej.read_offset(tmp_path, "r") == 5
 
 
-class ReadOnly(OsDisk):
-    """The real disk, for a user who may read segments and not write them."""
-
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        if mode != "read" and os.fspath(path).endswith(".jnl"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return super().open(path, mode)
-
-
 def test_a_reader_needs_no_permission_to_write_segments(tmp_path: Path) -> None:
     write(tmp_path, [b"v"] * 5)
-    commit(tmp_path, "r", 5, disk=ReadOnly())
+    commit(tmp_path, "r", 5, disk=ReadOnlyDisk(".jnl"))
     assert sej.read_offset(tmp_path, "r") == 5
 
 

@@ -15,13 +15,7 @@ from sej.journal.directory import Directory
 from sej.journal.index import IndexFile
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.sej.hooks import WrappingDisk
-from tests.sej.support import STAMP, by_hand, encoded, flip, packed, read_all, sample, segment, values, write
-
-
-def journal(path: Path, count: int = 30, *, segment_bytes: int = 200, first: int = 0) -> Path:
-    with sej.Writer(path, segment_bytes=segment_bytes, first_offset=first) as w:
-        w.append_messages(sample(count, start=first))
-    return path
+from tests.sej.support import STAMP, by_hand, encoded, filled, flip, packed, read_all, sample, segment, values, write
 
 
 def test_first_and_last_on_an_empty_journal(tmp_path: Path) -> None:
@@ -33,7 +27,7 @@ def test_first_and_last_on_an_empty_journal(tmp_path: Path) -> None:
 
 
 def test_an_offset_that_was_deleted_names_the_first_that_is_there(tmp_path: Path) -> None:
-    journal(tmp_path, first=20)
+    filled(tmp_path, first=20)
     with pytest.raises(OffsetTooSmallError) as raised:
         sej.Scanner(tmp_path, 19)
     assert (raised.value.first_available, raised.value.offset, raised.value.path) == (20, 19, str(tmp_path))
@@ -44,7 +38,7 @@ def test_an_offset_that_was_deleted_names_the_first_that_is_there(tmp_path: Path
 
 
 def test_an_offset_beyond_the_end_yields_nothing_less(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with sej.Writer(journal(tmp_path)) as w, sej.Scanner(tmp_path, 33) as s:
+    with sej.Writer(filled(tmp_path)) as w, sej.Scanner(tmp_path, 33) as s:
         assert list(s) == [] and s.offset == 33
         w.append_many([b"30", b"31", b"32"])
         assert list(s) == [] and s.offset == 33
@@ -56,7 +50,7 @@ def test_an_offset_beyond_the_end_yields_nothing_less(tmp_path: Path, caplog: py
 
 
 def test_read_returns_at_most_what_was_requested_and_iteration_continues(tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path)
     with sej.Scanner(tmp_path) as s:
         assert s.read(1) == sample(1)
         found = [next(iter(s)), *s.read(3)]
@@ -78,7 +72,7 @@ def test_read_returns_at_most_what_was_requested_and_iteration_continues(tmp_pat
 
 
 def test_read_fills_up_over_small_segments_but_not_beyond_a_chunk(tmp_path: Path) -> None:
-    journal(tmp_path / "small", 30)
+    filled(tmp_path / "small", 30)
     with sej.Scanner(tmp_path / "small") as s:
         assert s.read(20) == sample(30)[:20] and s.read(100) == sample(30)[20:] and s.read(100) == []
     write(tmp_path / "large", [bytes(100_000)] * 50, segment_bytes=1 << 20)
@@ -104,7 +98,7 @@ def test_a_batch_has_no_gap_inside(tmp_path: Path) -> None:
 
 
 def test_a_read_that_fails_half_way_loses_nothing(tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path)
     third = sorted((tmp_path / "jnl").iterdir())[2]
 
     class OnceBroken(OsDisk):
@@ -142,7 +136,7 @@ def test_blocks_that_are_indexed_while_it_follows_are_verified(tmp_path: Path) -
 
 
 def test_seek_goes_anywhere_also_while_iterating(tmp_path: Path) -> None:
-    journal(tmp_path)
+    filled(tmp_path)
     with sej.Scanner(tmp_path) as s:
         seen = []
         for message in s:
@@ -216,7 +210,7 @@ def test_a_start_inside_a_gap_is_not_a_jump(tmp_path: Path) -> None:
 
 
 def test_truncation_below_what_was_read_is_loud(tmp_path: Path) -> None:
-    journal(tmp_path, segment_bytes=1 << 30)
+    filled(tmp_path, segment_bytes=1 << 30)
     with sej.Scanner(tmp_path) as s:
         assert len(s.read(100)) == 30
         with open(segment(tmp_path, 0), "r+b") as file:
