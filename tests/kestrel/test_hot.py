@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from kestrel.errors import FailedError
 from kestrel.fast import Fuse, Output
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
 
 HISTORY = """
 import hashlib, pathlib, random, sys, tempfile
@@ -105,42 +105,23 @@ class Interrupt(BaseException):
     """What a signal's handler raises."""
 
 
-class Interrupting(CrashDisk):
-    """A disk with a write that a signal interrupts, before or after its bytes are in the file."""
+def interrupting(armed: list[str]) -> HookedDisk:
+    """A disk with a write that a signal interrupts, before or after its bytes are in the file, if armed says so."""
 
-    armed: str | None = None
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if armed and verb == "write" and file is not None:
+            if armed.pop() == "after":
+                file.write(data)
+            raise Interrupt
 
-    def open(self, path: Any, mode: Any) -> Any:
-        found = super().open(path, mode)
-        return _Interrupting(self, found) if mode in ("append", "new") else found
-
-
-class _Interrupting:
-    def __init__(self, disk: Interrupting, file: File) -> None:
-        self._disk, self._inner = disk, file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def writer(self) -> Callable[[bytes], int]:
-        write, disk = self._inner.writer(), self._disk
-
-        def interrupted(data: bytes) -> int:
-            when, disk.armed = disk.armed, None
-            if when == "before":
-                raise Interrupt
-            done = write(data)
-            if when == "after":
-                raise Interrupt
-            return done
-
-        return interrupted
+    return HookedDisk(hook, CrashDisk())
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", ["put", "get", "reserve", "confirm"])
 def test_an_interrupted_write_stops_a_queue_until_it_is_reopened(name: str, when: str) -> None:
-    disk = Interrupting()
+    armed: list[str] = []
+    disk = interrupting(armed)
     queue = kestrel.Queue("/q", "cars", disk=disk)
     for number in range(3):
         queue.put(b"%d" % number)
@@ -152,7 +133,7 @@ def test_an_interrupted_write_stops_a_queue_until_it_is_reopened(name: str, when
         "reserve": queue.reserve,
         "confirm": lambda: queue.confirm(held[0]),
     }
-    disk.armed = when
+    armed.append(when)
     with pytest.raises(Interrupt):
         steps[name]()
     for step in steps.values():
@@ -171,19 +152,20 @@ def test_an_interrupted_write_stops_a_queue_until_it_is_reopened(name: str, when
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_interrupted_commit_may_be_repeated(when: str) -> None:
-    disk = Interrupting()
+    armed: list[str] = []
+    disk = interrupting(armed)
     with segmented.Queue("/q", "jobs", disk=disk) as queue:
         reader = queue.reader()
         queue.put(b"one")
         queue.put(b"two")
         item = reader.get()
         assert item is not None
-        disk.armed = when
+        armed.append(when)
         with pytest.raises(Interrupt):
             reader.commit(item)
         assert reader.holds(item)
         assert reader.commit(item)
-        disk.armed = when
+        armed.append(when)
         with pytest.raises(Interrupt):
             queue.put(b"three")
         with pytest.raises(FailedError, match="interrupted"):
