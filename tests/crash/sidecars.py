@@ -25,7 +25,7 @@ from pipeline.options import WRITE, OptionError, parse
 from pipeline.writing.target import Target
 from sej.journal.directory import Directory
 from sej.journal.offset_check import _look, _slots, _write, twin_path
-from sej.system.disk import OS, Disk, OsDisk
+from sej.system.disk import OS, OsDisk
 from shard.committing import Job, commit, finish_dead_jobs
 from shard.staging import Owner, Stage
 from tests.sej.support import overwrite, read_all
@@ -370,7 +370,7 @@ class Texts(World):
             q.drain_to(_Dying(path / "to"))
         with TextQueue(path / "archive.tq") as q, q.claim():
             pass  # adds the line with the number
-        with suppress(KilledError), TextQueue(path / "archive.tq", disk=_dying_at_rename("archive.tq")) as q:
+        with killed("rename", r"/archive\.tq$"), TextQueue(path / "archive.tq") as q:
             q.archive(path / "done.txt")
         assert (path / ".archive.tq.archive").exists()
         _append_once(str(path / "spark.tq"), "job", 3, ["four", "five"], keep=True)
@@ -418,16 +418,6 @@ class _Dying:
 
     def sync(self) -> None:
         pass
-
-
-def _dying_at_rename(name: str) -> Disk:
-    class Dies(OsDisk):
-        def rename(self, source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-            if os.fspath(target).endswith(name):
-                raise KilledError
-            super().rename(source, target)
-
-    return Dies()
 
 
 class Kestrels(World):
