@@ -283,6 +283,11 @@ class CrashDisk:
         """Say something that is true from here on: an acknowledgement. Crash states carry what was said before."""
         self.trace.append(("mark", (what,)))
 
+    def unlock(self) -> None:
+        """Release all locks, as the kernel does for a process that dies."""
+        for node in self.nodes.values():
+            node.holders.clear()
+
     def settle(self) -> int:
         """Let everything that was written become durable, as time does; the step of the trace from here on."""
         for number, node in self.nodes.items():

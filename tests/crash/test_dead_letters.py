@@ -50,12 +50,6 @@ def letters(disk: Any) -> list[bytes]:
     return [letter.message.value for letter in sej.dead_letters(DEAD, disk=disk)]
 
 
-def let_go(disk: CrashDisk) -> None:
-    """What the kernel does with the locks of a process that dies."""
-    for node in disk.nodes.values():
-        node.holders.clear()
-
-
 def test_a_consumer_does_not_pass_a_message_whose_letter_may_be_lost() -> None:
     disk = CrashDisk()
     with sej.Writer(JOURNAL, disk=disk) as w:
@@ -70,7 +64,7 @@ def test_a_consumer_does_not_pass_a_message_whose_letter_may_be_lost() -> None:
 
     with pytest.raises(DiedError):
         consumer(dying_before_the_sync_of_a_letter(disk)).run(handle)
-    let_go(disk)
+    disk.unlock()
     since = len(disk.trace)
     consumer(disk).run(handle)
     assert letters(disk) == [b"bad"]
@@ -90,7 +84,7 @@ def test_a_queue_does_not_give_up_an_item_whose_letter_may_be_lost(back: bool) -
     with pytest.raises(DiedError):
         item.fail("why")
     kill(dying)
-    let_go(disk)
+    disk.unlock()
     since = len(disk.trace)
     q = opened(JOURNAL, clock, disk, dead_letter=DEAD, durability="disk")
     if back:

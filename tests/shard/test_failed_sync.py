@@ -24,8 +24,7 @@ def test_a_copy_that_is_finished_by_a_second_run_is_on_the_medium(monkeypatch: p
         first = FaultyOnly(inner, "sync", k)
         with contextlib.suppress(OSError, sej.SejError):
             shard.reshard(source, target, disk=first)
-        for node in inner.nodes.values():
-            node.holders.clear()  # that process ends
+        inner.unlock()  # that process ends
         shard.reshard(source, target, disk=inner)
         left = inner.crash()
         with shard.Scanner(resharding.staging(target), disk=left) as scanner:
