@@ -106,7 +106,7 @@ class Interrupt(BaseException):
 
 
 def interrupting(armed: list[str]) -> HookedDisk:
-    """A disk with a write that a signal interrupts, before or after its bytes are in the file, if armed says so."""
+    """A disk with a write that a signal interrupts, before or after its bytes are in the file: armed says which."""
 
     def hook(verb: str, file: File | None, data: bytes) -> None:
         if armed and verb == "write" and file is not None:
