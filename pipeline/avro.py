@@ -25,7 +25,6 @@ _OF_LONG: Final = {
     "local-timestamp-micros": pa.timestamp("us"),
 }
 _OF_FIXED_SIZE: Final = {"boolean": np.dtype("?"), "float": np.dtype("<f4"), "double": np.dtype("<f8")}
-_DECIMAL_BYTES: Final = 16
 
 _Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -90,22 +89,9 @@ class Cursor:
         pieces = pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), self.data])
         return pieces.take(pa.array(np.arange(0, len(ends) - 1, 2)))
 
-    def decimals(self, sizes: Any, kind: pa.DataType) -> pa.Array:
-        """Return the next bytes as decimals: whole numbers with the highest byte first."""
-        begin = self.move(sizes)
-        if np.any(self.at - begin > _DECIMAL_BYTES):
-            raise ValueError("a decimal has more than 16 bytes")
-        place = np.arange(_DECIMAL_BYTES)
-        from_end = self._octets[np.maximum(self.at[:, None] - 1 - place, 0)]
-        negative = (self.at > begin) & (self._octets[np.minimum(begin, len(self._octets) - 1)] > 127)
-        filled = np.where(place < (self.at - begin)[:, None], from_end, np.where(negative, 255, 0)[:, None])
-        found = pa.Array.from_buffers(kind, len(begin), [None, pa.py_buffer(filled.astype(np.uint8).tobytes())])
-        found.validate(full=True)
-        return found
 
-
-_Read = Callable[[Cursor], pa.Array | None]
-"""Reads a field of all values; returns None if it is not wanted."""
+_Read = Callable[[Cursor], Any]
+"""Reads a field of all values, and returns an array; it may be anything if the field is not wanted."""
 
 
 def in_step(
@@ -175,11 +161,14 @@ def _read(schema: Any, kind: pa.DataType | None, named: Mapping[str, Any], insid
         return _array(_read(schema["items"], None if kind is None else kind.value_type, named, inside), kind)
     if form == "map" and kind is None:
         value = _read(schema["values"], None, named, inside)
-        return _array(lambda cursor: (cursor.move(cursor.longs()), value(cursor))[1], None)
+        return _array(lambda cursor: (cursor.move(cursor.longs()), value(cursor)), None)
     if form == "null":
-        return lambda cursor: None if kind is None else pa.nulls(len(cursor.at), kind)
-    if form in ("int", "long") and (kind is None or (logical in _OF_LONG and _alike(_OF_LONG[logical], kind))):
-        return lambda cursor: _as_long(cursor.longs(), None if kind is None else _OF_LONG[logical], kind)
+        return lambda cursor: pa.nulls(len(cursor.at), kind or pa.null())
+    if form in ("int", "long") and kind is None:
+        return Cursor.longs
+    if form in ("int", "long") and _alike(written := _OF_LONG.get(logical), kind):
+        stored = pa.int32() if logical == "date" else pa.int64()
+        return lambda cursor: pa.array(cursor.longs()).cast(stored).view(written).cast(kind)
     if dtype := _OF_FIXED_SIZE.get(form):
         if kind not in (None, pa.from_numpy_dtype(dtype)):
             raise NotInStepError
@@ -200,27 +189,29 @@ def _bytes(schema: Any, logical: str | None, kind: pa.DataType | None) -> _Read:
         return cursor.longs() if size is None else np.int64(size)
 
     if kind is None:
-        return lambda cursor: cursor.move(sizes(cursor)) is None
+        return lambda cursor: cursor.move(sizes(cursor))
     if logical == "decimal" and pa.types.is_decimal128(kind) and schema["precision"] <= kind.precision:
-        written = pa.decimal128(schema["precision"], schema.get("scale", 0))
-        return lambda cursor: cursor.decimals(sizes(cursor), written).cast(kind)
+        precision, scale = schema["precision"], schema.get("scale", 0)
+
+        def decimals(cursor: Cursor) -> pa.Array:
+            numbers = [int.from_bytes(each, signed=True) for each in cursor.texts(sizes(cursor)).to_pylist()]
+            whole = pa.array(numbers, pa.decimal128(precision, 0))
+            written = pa.Array.from_buffers(pa.decimal128(precision, scale), len(whole), whole.buffers())
+            return written.cast(kind)
+
+        return decimals
     if logical is not None or kind != (pa.string() if schema["type"] == "string" else pa.binary()):
         raise NotInStepError
     return lambda cursor: cursor.texts(sizes(cursor)).cast(kind)
 
 
-def _alike(written: pa.DataType, kind: pa.DataType) -> bool:
-    """Return whether values of a type may be read as another one."""
+def _alike(written: pa.DataType | None, kind: pa.DataType) -> bool:
+    """Return whether numbers of a type may be read as another one."""
+    if written is None:
+        return False
     if pa.types.is_timestamp(written):
         return bool(pa.types.is_timestamp(kind) and (kind.tz is None) == (written.tz is None))
     return bool(kind == written or (pa.types.is_integer(kind) and pa.types.is_integer(written)))
-
-
-def _as_long(numbers: _Numbers, written: pa.DataType | None, kind: pa.DataType | None) -> pa.Array | None:
-    if written is None:
-        return None
-    found = pa.array(numbers)
-    return (found.cast(pa.int32()) if written == pa.date32() else found).view(written).cast(kind)
 
 
 def _union(branches: list[Any], kind: pa.DataType | None, named: Mapping[str, Any], inside: tuple[str, ...]) -> _Read:
