@@ -11,9 +11,8 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import get_ident
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sej.errors import InvalidNameError, LockLostError, SejError
 from sej.journal.directory import Directory, check_name
@@ -52,8 +51,7 @@ _FEW: Final = 2
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(NamedTuple):
     """How a queue is opened, and what is kept with it: the options of the queue of these names."""
 
     default: int | Start
@@ -66,8 +64,7 @@ class Opening:
     kinds: Kinds | None
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """How items are taken and returned.
 
     Attributes:

@@ -57,11 +57,7 @@ class Putter:
             maxsize: the most items that may wait; 0: no limit.
             window_ns: how long dedupe keys are remembered.
         """
-        self._core = core
-        self._log = core.log
-        self._writer = core.writer
-        self._clock = core.clock
-        self._reader = core.others
+        self._core, self._log, self._writer = core, core.log, core.writer
         self._maxsize = maxsize
         self._window_ns = window_ns
 
@@ -193,7 +189,7 @@ class Putter:
         position = state.redriven.get(journal, 0)
         if number < position or state.dedupe.requeued(journal, number):
             return False
-        if self._known(_redrive_key(journal, letter), self._clock.boot_ns()) is not None:
+        if self._known(_redrive_key(journal, letter), self._core.clock.boot_ns()) is not None:
             self.put_one_back(journal, letter)
             return False
         self._writer.sync()  # a key is dropped if its message is lost
@@ -210,7 +206,7 @@ class Putter:
         """Return a message of the journal that a key of this one can name: itself, if it was not lost with power."""
         end = self._log.tail.end_offset()
         try:
-            return self._reader.at(max(min(message.offset, end - 1), 0)) or message
+            return self._core.others.at(max(min(message.offset, end - 1), 0)) or message
         except OffsetTooSmallError:
             return message
 
@@ -228,7 +224,7 @@ class Putter:
 
     def _append_letters(self, journal: int, letters: Sequence[DeadLetter]) -> list[bytes]:
         """Append the messages of dead letters; return a key for each, which has the message until it is removed."""
-        log, now = self._log, self._clock.boot_ns()
+        log, now = self._log, self._core.clock.boot_ns()
         self._settle_dead(letters)
         keys = [_redrive_key(journal, letter) for letter in letters]
         known = {key for key in keys if self._known(key, now) is not None}
@@ -253,7 +249,7 @@ class Putter:
 
     def _has(self, message: Message) -> bool:
         """Return whether this message is still in the queue."""
-        return self._log.state.has(message.offset) and self._reader.find(message.offset) == message
+        return self._log.state.has(message.offset) and self._core.others.find(message.offset) == message
 
     def _has_room(self, count: int) -> bool:
         """Return whether this many more items may wait, without those whose dedupe key is known."""
@@ -271,7 +267,7 @@ class Putter:
         """Return which of them must be written."""
         if dedupe_keys is None:
             return _Batch(values, keys, None, [], {})
-        now = self._clock.boot_ns()
+        now = self._core.clock.boot_ns()
         hashes = [hashed(key) for key in dedupe_keys]
         known = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}
         new: dict[bytes, int] = {}
@@ -283,7 +279,7 @@ class Putter:
 
     def _put(self, batch: _Batch, options: PutOptions) -> Sequence[int]:
         delay_s, priority, expire_s, _, _, headers, keep_s = options
-        now = self._clock.boot_ns()
+        now = self._core.clock.boot_ns()
         span: range = range(0)
         if batch.values:
             writer = self._writer
@@ -350,7 +346,7 @@ class Putter:
         if offset >= self._log.tail.end_offset():
             return False
         try:
-            message = self._reader.at(offset)
+            message = self._core.others.at(offset)
         except OffsetTooSmallError:
             return True  # it existed, and retention removed it
         return message is not None and records.message_check(message) == check

@@ -207,17 +207,6 @@ class TestDeadLetters:
             take(queue).fail("no")
             assert (queue.redrive(), queue.redrive(), take(queue).value) == (1, 0, b"job")
 
-    def test_attempts_run_out(self, q: JournalQueue, tmp_path: Path) -> None:
-        q.put(b"job", b"key")
-        for attempt in range(1, 6):
-            item = take(q)
-            assert item.attempts == attempt
-            item.retry(0, reason=f"failure {attempt}")
-        assert q.get(timeout=0) is None
-        (letter,) = sej.dead_letters(q.dead_letter)
-        assert (letter.message.value, letter.message.key, letter.message.offset) == (b"job", b"key", 0)
-        assert (letter.reader, letter.attempts, letter.reason) == ("worker", 5, "failure 5")
-
     def test_the_most_attempts_are_kept_with_the_queue(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, max_attempts=1) as q:
             q.put_many([b"a", b"b", b"c"])
@@ -231,20 +220,6 @@ class TestDeadLetters:
                 assert (item.value, item.attempts) == (b"b", 2)
                 item.retry(0)
                 assert q.stats().dead == 2
-
-    def test_an_item_that_kills_its_processes_becomes_a_dead_letter(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, max_attempts=2) as q:
-            q.put(b"killer")
-            q.put(b"good")
-            for _ in range(2):
-                dying = opened(tmp_path, clock, max_attempts=2)
-                assert take(dying).value == b"killer"
-                kill(dying)
-                clock.move(0.2)
-            assert values(q) == [b"good"]
-            (letter,) = sej.dead_letters(q.dead_letter)
-            assert letter.attempts == 2
-            assert "died" in letter.reason
 
     def test_redrive_keeps_priority_key_type_and_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
         for n, priority in enumerate([-2, 0, 3]):
@@ -355,13 +330,6 @@ class TestPutting:
         q.put(b"for ever")
         clock.move(6)
         assert values(q) == [b"long", b"for ever"]
-
-    def test_expiry_of_the_whole_queue_goes_by_timestamps(self, tmp_path: Path, clock: FakeClock) -> None:
-        with sej.Writer(tmp_path) as w:
-            w.append(b"old", timestamp=clock.wall - 100 * NS)
-            w.append(b"new", timestamp=clock.wall - 1 * NS)
-        with opened(tmp_path, clock, expire_s=10) as q:
-            assert values(q) == [b"new"]
 
     def test_an_exclusive_writer_is_named(self, tmp_path: Path, clock: FakeClock) -> None:
         with sej.Writer(tmp_path) as w:

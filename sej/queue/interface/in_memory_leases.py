@@ -10,26 +10,13 @@ import contextlib
 import threading
 from abc import abstractmethod
 from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import Any
 
 from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.queue import Item, WorkQueue
 from sej.system.watch import Watch
-
-
-class Hold(Protocol):
-    """A backend's hold on an item. Each method returns False if the item is no longer held."""
-
-    def done(self) -> bool:
-        """End the item permanently."""
-
-    def give_back(self) -> bool:
-        """Make the item ready again."""
-
-    def give_up(self, reason: str | None = None) -> bool:
-        """Make the item a dead letter."""
 
 
 class HeldItem(Item):
@@ -55,7 +42,8 @@ class HeldItem(Item):
             message: the object of the backend's package.
             data: its value.
             attempts: the attempt, from 1.
-            hold: a :class:`Hold`.
+            hold: the backend's object that ends the item by ``done()``, makes it ready again by ``give_back()``, or a
+                dead letter by ``give_up(reason)``. They return False if the item is no longer held.
             place: the key under which its attempts are counted; None: the backend counts them itself.
             position: its position, for errors.
         """
