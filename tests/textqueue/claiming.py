@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import textqueue
+from sej.system.disk import Disk
+from tests.house.house import ROOT
 from textqueue.claims.claim import Claim
 
 MUTEX = "mutex=" + " " * 24
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 """Before a command: it runs with pids of its own, as in a container."""
-ROOT = Path(__file__).parent.parent.parent
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
+"""Of a process that imports the packages."""
 
 
 def takes_lines(q: textqueue.TextQueue) -> textqueue.TextQueue:
@@ -38,10 +41,15 @@ def claim_elsewhere(path: Path, then: str, options: str = "", before: Sequence[s
         f"claim = q.take({options})\n"
         "print(claim.message.value if claim else None, flush=True)\n" + then
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [*before, sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=env
-    )
+    pipe, command = subprocess.PIPE, [*before, sys.executable, "-c", script]
+    return subprocess.Popen(command, stdout=pipe, stdin=pipe, text=True, env=ENV)
+
+
+def create(disk: Disk, path: str, data: bytes) -> None:
+    """Create a file on a disk, and sync it."""
+    with disk.open(path, "new") as file:
+        file.write(data)
+        file.sync()
 
 
 def plain(path: Path) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.textqueue.claiming import got, lined, plain, taken
+from tests.textqueue.claiming import create, got, lined, plain, taken
 from textqueue import TextQueue, TextQueueError
 
 EVERY = ["write", "half", "sync", "rename"]
@@ -183,10 +183,7 @@ def test_two_queues_survive_a_power_loss_at_every_step() -> None:
     disk = CrashDisk()
     disk.mkdir("/q")
     for name in ("a", "b"):
-        file = disk.open(f"/q/{name}.tq", "new")
-        file.write(b"=x\n-z\n=y\n")
-        file.sync()
-        file.close()
+        create(disk, f"/q/{name}.tq", b"=x\n-z\n=y\n")
     disk.mark("made")
     with TextQueue("/q/a.tq", disk=disk, settle_s=0) as q:
         q.archive("/q/done")

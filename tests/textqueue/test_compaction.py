@@ -9,7 +9,7 @@ import pytest
 
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import create, lined, plain, taken
 from tests.ticks import next_tick
 from textqueue import MessageStatus, TextQueue
 from textqueue.ledger import log
@@ -181,10 +181,7 @@ def test_a_power_loss_at_every_step_of_a_compaction_forgets_no_synced_mark(monke
     monkeypatch.setattr(log, "_LEAST_LINES", 100)
     disk = CrashDisk()
     disk.mkdir("/q")
-    file = disk.open("/q/jobs.tq", "new")
-    file.write(BEFORE)
-    file.sync()
-    file.close()
+    create(disk, "/q/jobs.tq", BEFORE)
     done: list[str] = []
     with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
         churn(q, done)

@@ -14,11 +14,9 @@ from sej.system.disk import OS
 from sej.system.locks import process_host
 from sej.system.sealed import unseal
 from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.textqueue.claiming import plain, taken
+from tests.textqueue.claiming import ENV, create, plain, taken
 from textqueue import TextQueue, TextQueueError
 from textqueue.format.mutex import owner_text
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def journal(path: Path) -> list[bytes]:
@@ -81,15 +79,14 @@ class DyingWriter:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def drain_and_die(path: Path, target: Path, step: str) -> None:
+def drain_and_die(path: Path, target: Path, step: str, options: str = "") -> None:
     """Drain a queue in a process that is killed at a step."""
     script = (
         "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
         f"w = sej.Writer({str(target)!r})\n"
-        f"textqueue.TextQueue({str(path)!r}, settle_s=0).drain_to(DyingWriter(w, {step!r}))\n"
+        f"textqueue.TextQueue({str(path)!r}, settle_s=0).drain_to(DyingWriter(w, {step!r}), {options})\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    assert subprocess.run([sys.executable, "-c", script], env=ENV).returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("step", ["before append", "after append", "after sync"])
@@ -144,10 +141,7 @@ class Remembering:
 def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = CrashDisk()
     disk.mkdir("/q")
-    file = disk.open("/q/jobs.tq", "new")
-    file.write(b"-m\n-m\n-m\n")
-    file.sync()
-    file.close()
+    create(disk, "/q/jobs.tq", b"-m\n-m\n-m\n")
     disk.mark({})
     with monkeypatch.context() as patch:  # the process that ends with the power loss
         gone = owner_text(f"999999999@{process_host()}/1")
@@ -200,13 +194,7 @@ def test_a_batch_that_the_journal_refuses_is_given_back(path: Path, tmp_path: Pa
 
 def test_a_batch_of_a_dead_program_that_the_journal_refuses_is_given_back(path: Path, tmp_path: Path) -> None:
     before = path.read_bytes()
-    script = (
-        "import sej, textqueue\nfrom tests.textqueue.test_drain import DyingWriter\n"
-        f"w = DyingWriter(sej.Writer({str(tmp_path / 'j')!r}), 'before append')\n"
-        f"textqueue.TextQueue({str(path)!r}).drain_to(w, key=lambda m: b'k' * 128)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", script], env=env).returncode == -signal.SIGKILL
+    drain_and_die(path, tmp_path / "j", "before append", "key=lambda m: b'k' * 128")
     with TextQueue(path) as q, sej.Writer(tmp_path / "j") as w:
         with pytest.raises(sej.InvalidMessageError):
             q.drain_to(w)

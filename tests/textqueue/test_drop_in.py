@@ -9,6 +9,7 @@ import pytest
 
 import textqueue
 from tests.house.house import ROOT
+from tests.textqueue.claiming import ENV
 
 # The example in the README of the published package.
 EXAMPLE = r"""-A queued message begins with a '-' dash control character
@@ -87,14 +88,13 @@ def test_the_example_of_the_readme_reads_as_described(example: Path) -> None:
 def test_a_script_runs_unchanged(example: Path, tmp_path: Path) -> None:
     second = tmp_path / "second.tq"
     second.write_text("-one\n-two\n\\12345\n")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", SCRIPT, str(example), str(second)]
-    lines = subprocess.run(run, env=env, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run(run, env=ENV, check=True, capture_output=True, text=True).stdout.splitlines()
     assert len(lines) == 7
     assert lines[0].startswith("True 0 ")
     assert lines[-1] == "False 5 'two' ('12345',)"
     assert second.read_text() == "=one\n!two\n\\seen \n"
-    assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stdout == ""
+    assert subprocess.run(run, env=ENV, check=True, capture_output=True, text=True).stdout == ""
 
 
 def test_get_next_in_file_with_its_flags(example: Path) -> None:
@@ -132,8 +132,7 @@ def test_importing_warns_if_the_published_package_is_installed_too(tmp_path: Pat
     run = [sys.executable, "-W", "always", "-c", "import textqueue"]
     said = subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr
     assert "textqueue-1.1 is installed" in said
-    env["PYTHONPATH"] = str(ROOT)
-    assert subprocess.run(run, env=env, check=True, capture_output=True, text=True).stderr == ""
+    assert subprocess.run(run, env=ENV, check=True, capture_output=True, text=True).stderr == ""
 
 
 def test_names_that_scripts_import() -> None:

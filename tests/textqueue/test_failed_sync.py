@@ -16,7 +16,7 @@ import pytest
 import sej
 from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, LostName
-from tests.textqueue.claiming import got, plain, taken
+from tests.textqueue.claiming import create, got, plain, taken
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
 from textqueue.ledger.sidecar import sidecar_path
 
@@ -173,10 +173,7 @@ def drain(disk: Disk) -> None:
 def test_a_drain_repeats_and_loses_nothing_after_a_failed_call(fault: Fault) -> None:
     for k in itertools.count(1):
         disk = made()
-        file = disk.open(PATH, "new")
-        file.write(b"-a\n-b\n-c\n")
-        file.sync()
-        file.close()
+        create(disk, PATH, b"-a\n-b\n-c\n")
         first = FaultyOnly(disk, "sync", k) if fault == "sync-loses" else FaultyDisk(disk, k, fault)
         with contextlib.suppress(OSError, sej.SejError):
             drain(first)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT
-from tests.textqueue.claiming import MUTEX, plain
+from tests.textqueue.claiming import ENV, MUTEX, plain
 from textqueue import TextQueue
 
 WORKER = """
@@ -55,9 +54,8 @@ def test_each_message_is_ended_by_one_worker_whoever_stops(tmp_path: Path, tortu
     path, log, stop = tmp_path / "jobs.tq", tmp_path / "log", tmp_path / "stop"
     log.touch()
     path.touch()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", WORKER, *map(str, (path, log, stop))]
-    workers = [subprocess.Popen([*command, str(seed)], env=env) for seed in range(3)]
+    workers = [subprocess.Popen([*command, str(seed)], env=ENV) for seed in range(3)]
     texts: list[str] = []
     end = time.monotonic() + torture_s
     try:

@@ -1,7 +1,6 @@
 """Four workers and a user with an editor on one file."""
 
 import ast
-import os
 import random
 import re
 import subprocess
@@ -13,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import ENV, lined, plain
 from textqueue import TextQueue
 
-ROOT = Path(__file__).parent.parent.parent
 WORKER = Path(__file__).with_name("worker.py")
 MUTEX = "mutex=" + " " * 30
 
@@ -86,9 +84,8 @@ def run(path: Path, seconds: float, how: str, *, workers: int, act: Callable[[],
     """Run workers and an actor on a file until the time is over or the actor ends; return counts by message."""
     notes, stop = path.with_name("notes"), path.with_name("stop")
     notes.touch()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(WORKER), how, str(path), str(notes), str(stop)]
-    started = [subprocess.Popen(command, env=env) for _ in range(workers)]
+    started = [subprocess.Popen(command, env=ENV) for _ in range(workers)]
     end = time.monotonic() + seconds
     try:
         while time.monotonic() < end and act():

@@ -9,7 +9,7 @@ import sej
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Disk, OsDisk
 from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.textqueue.claiming import claim_elsewhere, lined, plain
+from tests.textqueue.claiming import claim_elsewhere, create, lined, plain
 from textqueue import TextQueue, check
 from textqueue.editing.archive_and_split import Part, split
 from textqueue.editing.queue_file import Options
@@ -38,10 +38,7 @@ def test_a_split_survives_a_power_loss_at_every_step() -> None:
     disk = CrashDisk()
     disk.mkdir("/q")
     disk.mkdir("/q/new")
-    file = disk.open("/q/jobs.tq", "new")
-    file.write(BEFORE)
-    file.sync()
-    file.close()
+    create(disk, "/q/jobs.tq", BEFORE)
     disk.mark("made")
     assert split(source_of("/q/jobs.tq", disk), by_half) == dict.fromkeys(PIECES, 2)
     states = {"before": 0, "between": 0, "after": 0}

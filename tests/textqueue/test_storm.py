@@ -22,8 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.house import ROOT
-from tests.textqueue.claiming import lined, plain
+from tests.textqueue.claiming import ENV, lined, plain
 from tests.textqueue.saving import MISSING, SAVERS, WAYS, git
 from tests.ticks import next_tick
 from textqueue import TextQueue
@@ -187,7 +186,7 @@ class Shared(Storm):
 
     def start(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, str(WORKER), "claim", *map(str, (self.path, self.notes, self.stop))]
-        return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        return subprocess.Popen(command, env=ENV)
 
     def work(self) -> None:
         """Let the workers do something, and kill one now and then."""

@@ -15,14 +15,12 @@ from click.testing import CliRunner
 import sej.system.disk
 import textqueue
 from sej.system.disk import File
-from tests.textqueue.claiming import lined, plain, taken
+from tests.textqueue.claiming import ENV, lined, plain, taken
 from textqueue import InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
 from textqueue.commands import app
 from textqueue.editing.queue_file import QueueFile
 from textqueue.format.windows import Token
 from textqueue.reading.details import details
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def drain(q: TextQueue) -> list[str]:
@@ -254,7 +252,6 @@ print([m.value for m in q.messages()], q.get_next().value)
 
 
 def test_a_user_without_write_permission_can_read() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "jobs.tq")
         with TextQueue(path) as q:
@@ -265,9 +262,8 @@ def test_a_user_without_write_permission_can_read() -> None:
             for file in Path(folder).iterdir():
                 file.chmod(0o444)
             Path(folder).chmod(0o555)
-            done = subprocess.run(
-                [sys.executable, "-c", READS, str(path)], env=env, capture_output=True, text=True, check=False
-            )
+            command = [sys.executable, "-c", READS, str(path)]
+            done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
             Path(folder).chmod(0o755)
             for file in Path(folder).iterdir():
                 file.chmod(0o644)
@@ -279,10 +275,9 @@ def test_archive_refuses_what_would_lose_messages(tmp_path: Path) -> None:
     path.write_bytes(b"=a\n-b\n")
     (tmp_path / "same.tq").hardlink_to(path)
     with TextQueue(path) as q:
-        with pytest.raises(InvalidTextError, match="another file"):
-            q.archive(path)
-        with pytest.raises(InvalidTextError, match="another file"):
-            q.archive(tmp_path / "same.tq")
+        for name in ("jobs.tq", "same.tq"):
+            with pytest.raises(InvalidTextError, match="another file"):
+                q.archive(tmp_path / name)
         with pytest.raises(InvalidTextError, match="only cleared"):
             q.archive(tmp_path / "done.tq", {MessageStatus.queued})
 
