@@ -85,15 +85,17 @@ cdef extern from *:
     }
     /* What replace_leased does to an open file; fields: its status. 1: written; 0: not; -1: an error after a part. */
     static int sej_replace(int fd, int64_t *fields, int count, const int64_t *at, const char **old, const char **now,
-                           const int64_t *sizes, char *room) {
+                           const int64_t *sizes, const char *never, char *room) {
         struct stat found;
         if (fcntl(fd, F_SETSIG, SIGURG) || fcntl(fd, F_SETLEASE, F_WRLCK) || fstat(fd, &found) || !S_ISREG(found.st_mode)
             || (int64_t) found.st_ino != fields[0] || found.st_size != fields[1]
             || found.st_mtim.tv_sec * 1000000000LL + found.st_mtim.tv_nsec != fields[2])
             return 0;
-        for (int i = 0; i < count; i++)
-            if (pread(fd, room, sizes[i], at[i]) != sizes[i] || memcmp(room, old[i], sizes[i]))
+        for (int i = 0; i < count; i++) {
+            int64_t size = pread(fd, room, sizes[i] + 1, at[i]);
+            if (size < sizes[i] || memcmp(room, old[i], sizes[i]) || (!i && size > sizes[i] && strchr(never, room[sizes[i]])))
                 return 0;
+        }
         if (fcntl(fd, F_GETLEASE) != F_WRLCK)
             return 0;
         for (int i = 0; i < count; i++) {
@@ -146,7 +148,7 @@ cdef extern from *:
     int sej_open(const char *path, int flags) nogil
     bint sej_regular(int fd) nogil
     int sej_replace(int fd, int64_t *fields, int count, const int64_t *at, const char **old, const char **now,
-                    const int64_t *sizes, char *room) nogil
+                    const int64_t *sizes, const char *never, char *room) nogil
     int O_RDWR, O_NONBLOCK, O_NOFOLLOW
     unsigned char *sej_page()
     object sej_message(PyTypeObject *type, int64_t offset, object timestamp, object kind,
@@ -992,7 +994,7 @@ def open_folder(str path not None, int flags):
     return fd
 
 
-def replace_leased(str path not None, tuple state not None, list parts not None):
+def replace_leased(str path not None, tuple state not None, list parts not None, bytes never not None):
     """Replace parts of a file that is in a state, under a lease, if it has their old bytes; see the reference.
 
     It is one call, because it takes half of the time that its ten system calls take one by one from Python.
@@ -1007,16 +1009,17 @@ def replace_leased(str path not None, tuple state not None, list parts not None)
     cdef bytes before, after
     fields[0], fields[1], fields[2] = state
     for position, before, after in parts:
-        if count == 2 or len(before) > sizeof(room) or len(before) != len(after):
+        if count == 2 or len(before) >= sizeof(room) or len(before) != len(after):
             return None
         at[count], old[count], now[count], sizes[count] = position, before, after, len(before)
         count += 1
     cdef bytes name = PyUnicode_EncodeFSDefault(path)
     cdef const char *raw = name
+    cdef const char *stop = never
     with nogil:
         fd = sej_open(raw, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
         if fd >= 0:
-            done = sej_replace(fd, fields, count, at, old, now, sizes, room)
+            done = sej_replace(fd, fields, count, at, old, now, sizes, stop, room)
             failed = errno
             c_close(fd)
     if done < 0:

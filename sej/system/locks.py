@@ -393,9 +393,9 @@ def has_file_lease(file: File) -> bool:
 replace_leased: Final[Any] = getattr(compiled("sej.codec._codec_c"), "replace_leased", None)
 """Open a file of the system, lease it, replace parts of it, and close it, in one call into C; None without that.
 
-It takes the path, a state (inode, size and modification time), and up to two parts: position, old bytes, and as many
-new ones. If the file has that state, the old bytes and a name, and no other process has it open, it returns the new
-state. Otherwise it returns None, and nothing is written into a file that has a name.
+It takes the path, a state (inode, size and modification time), up to two parts (position, old bytes, and as many new
+ones), and bytes that must not follow the first part. If the file is as they say and has a name, and no other process
+has it open, it returns the new state. Otherwise it returns None, and nothing is written into a file that has a name.
 """
 
 

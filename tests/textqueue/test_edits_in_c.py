@@ -59,7 +59,7 @@ def state(path: Path) -> State:
 
 
 def replaced(path: Path, before: State, *parts: tuple[int, bytes, bytes]) -> State | None:
-    found: State | None = replace_leased(str(path), before, list(parts))
+    found: State | None = replace_leased(str(path), before, list(parts), b" \\")
     return found
 
 
@@ -85,6 +85,13 @@ def test_nothing_is_replaced_if_a_part_does_not_fit(path: Path, parts: list[tupl
     before = state(path)
     assert replaced(path, before, *parts) is None
     assert path.read_bytes() == b"-a\n-b\n-c\n"
+
+
+@pytest.mark.parametrize(("after", "fits"), [(b"", True), (b"-c\n", True), (b" more\n", False), (b"\\v=1\n", False)])
+def test_nothing_is_replaced_in_a_message_that_has_grown(path: Path, after: bytes, fits: bool) -> None:
+    path.write_bytes(b"-a\n-b\n" + after)
+    assert (replaced(path, state(path), (2, b"\n-b\n", b"\n=b\n")) is not None) == fits
+    assert path.read_bytes() == (b"-a\n=b\n" if fits else b"-a\n-b\n") + after
 
 
 def test_nothing_is_replaced_in_another_state_or_kind_of_file(path: Path) -> None:

@@ -42,8 +42,9 @@ Making = Callable[[Place, bytes], Change | None]
 """Makes the change of a message, from how it was read and its current bytes; None: none is needed."""
 _NEWLINE: Final = 10
 _AHEAD_BYTES: Final = 1 << 16
-_MORE: Final = VARIABLE, CONTINUATION
-_BELOW: Final = frozenset({b"", bytes([VARIABLE]), bytes([CONTINUATION])})
+BELOW: Final = bytes((VARIABLE, CONTINUATION))
+"""The first bytes of lines that belong to the message above."""
+_BELOW: Final = frozenset({b"", *(BELOW[at : at + 1] for at in range(len(BELOW)))})
 
 
 def ends(raw: bytes, after: bytes) -> bool:
@@ -83,7 +84,7 @@ def here(file: Readable, place: Place, *, epoch: int) -> bytes | None:
     size = len(raw)
     if position and raw[-1] == _NEWLINE:  # nearly always
         data = file.read(size + 2, position - 1)
-        if data[1:-1] == raw and data[0] == _NEWLINE and data[-1] not in _MORE and len(data) == size + 2:
+        if data[1:-1] == raw and data[0] == _NEWLINE and data[-1] not in BELOW and len(data) == size + 2:
             return raw
     before = min(position, 3)
     data = file.read(before + size + 1, position - before)

@@ -18,7 +18,7 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
    the edit, the line says that the state is not known, and the next session examines the file.
 
-If file and ledger are as they were when the message was read, the steps 1 to 5 are one call into C instead
+If the ledger has the state of the file, and the message is at its position, steps 1 to 5 are one call into C instead
 (:meth:`QueueFile.edit_known`). So a mark takes 21 us of CPU instead of 31. The kernel needs 9 us.
 """
 
@@ -37,7 +37,7 @@ from sej.system.clock import Clock
 from sej.system.disk import OS, Disk, File, Status, is_full
 from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, replace_leased, take_file_lease
 from sej.system.logs import WARNING, record
-from textqueue.editing.proof import Change, Making, Place, here
+from textqueue.editing.proof import BELOW, Change, Making, Place, here
 from textqueue.editing.reconcile import Spans, examine, first_state, shifted
 from textqueue.errors import Conflict
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
@@ -144,10 +144,11 @@ class QueueFile:
     def edit_known(self, place: Place, making: Making, claim: bytes) -> Place | None:
         """Change a message in one call into C, without a session; None: that call does not know enough for it.
 
-        It is enough for nearly every edit: file, ledger and claim are as they were when the message was read, and no
+        It is enough for nearly every edit: the ledger has the state of the file, the message is at its position, and no
         other program has the file open.
         """
-        if not self._is_os:
+        position, raw, epoch = place
+        if not self._is_os or not raw.endswith(b"\n"):
             return None
         thread = threading.get_ident()
         if self.closed or self.thread == thread:
@@ -156,21 +157,20 @@ class QueueFile:
             self.thread = thread
             try:
                 self.refresh()
-                position, raw, epoch = place
-                ledger, held = self.ledger, self.ledger.claims.get(position)
-                if epoch != ledger.epoch or not position or (claim and (held is None or held.detail != claim)):
+                ledger = self.ledger
+                if not ledger.epoch or (claim and not ledger.has_claim(position, claim, epoch)):
                     return None
                 if ledger.pending_line >= 0 or ledger.is_wasteful() or (change := making(place, raw)) is None:
                     return None
                 new, at, was = change.applied(raw), ledger.line_at, ledger.number
                 number = was + bool(change.writes)
-                parts = [(position - 1, b"\n" + raw, b"\n" + new)]
+                parts = [(position - 1, b"\n" + raw, b"\n" + new) if position else (0, raw, new)]
                 if at >= 0:
                     parts.append((at, NUMBER % was, NUMBER % number))
-                token = replace_leased(self.guard.real_path, ledger.token, parts)
+                token = replace_leased(self.guard.real_path, ledger.token, parts, BELOW)
                 if token is not None:
                     ledger.append([(change.kind, position, digest(essence(new)), change.detail)], token, number)
-                    return Place(position, new, epoch)
+                    return Place(position, new, ledger.epoch)
             finally:
                 self.thread = 0
         return None

@@ -338,8 +338,7 @@ class TqFile:
         has the positions of this file (known), a message whose claim has none is not there, even if an equal one is.
         """
         ledger, leased = self.file.ledger, claimant(owner) != owner
-        claim = ledger.claims.get(place.position)
-        if claim is not None and claim.detail == owner and (leased or place.epoch == ledger.epoch):
+        if ledger.has_claim(place.position, owner, place.epoch):
             return place
         name = digest(essence(place.raw))
         there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.detail == owner]

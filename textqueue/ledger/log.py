@@ -315,6 +315,11 @@ class Ledger:
         data = b"" if self._file is None else self._file.read(self._read_to, 0)
         return records_in(b"\n".join([line for line in data.split(b"\n") if about in line]) if about else data)
 
+    def has_claim(self, position: int, owner: bytes, epoch: int) -> bool:
+        """Return whether a claim is at a position of an epoch; a lease identifies one claim, whatever the epoch."""
+        claim = self.claims.get(position)
+        return claim is not None and claim.detail == owner and (epoch == self.epoch or claim.holder != owner)
+
     def is_wasteful(self) -> bool:
         """Return whether a compaction is worth its cost. The ledger is refreshed."""
         return self.lines > self._enough and (self.lines > 2 * KEPT or self._spent * 2 > self.lines)
