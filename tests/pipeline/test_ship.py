@@ -256,17 +256,6 @@ def test_killed_while_files_are_joined_the_counts_agree(
     ), "of Parquet, the file and the lock"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_thirty_joined_runs_make_one_file(ship: Ship, journal: Path, kind: str) -> None:
-    end = sej.Journal(journal).end_offset
-    for run in range(30):
-        fill(journal, 1, first=end + run)
-        assert ship(journal, f"{kind}:out", "--join").err.startswith(f"{1 if run else 101} row")
-    assert shipped(kind) == there(journal)
-    files = DeltaTable("out").file_uris() if kind == "delta" else [str(path) for path in Path("out").glob("*.parquet")]
-    assert len(files) == 1
-
-
 def test_a_reader_that_knows_the_end_of_a_file_finds_its_rows_after_a_join(ship: Ship, journal: Path) -> None:
     """As Polars and Spark do between plan and query."""
     assert ship(journal, "parquet:out").code == 0
