@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from sej.cli.shared.exits import Exit, exit_of, text_of
+from sej.cli.shared.exits import Exit, exit_of, refuse, text_of
 from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError, SejError
 
 if TYPE_CHECKING:
@@ -29,30 +29,18 @@ if TYPE_CHECKING:
     from sej.writing.writer import Writer
 
 _CORE: Final = {
-    "count": "reading",
-    "scan": "reading",
-    "tail": "reading",
-    "dump": "reading",
-    "append": "maintenance",
-    "archive": "maintenance",
-    "follow": "offsets",
-    "offset": "offsets",
-    "reset": "offsets",
-    "timestamp": "reading",
-    "file": "reading",
-    "old": "reading",
-    "stat": "stat",
-    "top": "stat",
-    "bench": "bench",
-    "verify": "maintenance",
-    "doctor": "stat",
-    "repair": "maintenance",
-    "clean": "maintenance",
-    "index": "maintenance",
-    "queue": "queue",
-    "relay": "relay",
-    "forward": "relay",
-    "worker": "worker",
+    name: module
+    for module, names in {
+        "reading": "count scan tail dump timestamp file old",
+        "maintenance": "append archive verify repair clean index",
+        "offsets": "follow offset reset",
+        "stat": "stat top doctor",
+        "bench": "bench",
+        "queue": "queue",
+        "worker": "worker",
+        "relay": "relay forward",
+    }.items()
+    for name in names.split()
 }
 """Maps each subcommand to the module that holds a click command of its name, in ``sej.cli``."""
 _PACKAGES: Final = {
@@ -178,20 +166,17 @@ class _Commands(click.Group):
                 click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
             raise SystemExit(exit_of(error)) from None
         except click.Abort as error:  # a question was refused or not answered
-            if isinstance(error.__context__, KeyboardInterrupt):
-                click.echo(err=True)
+            reason = error.__context__
+            if isinstance(reason, KeyboardInterrupt | EOFError):
+                click.echo(err=True)  # the cursor is after the question
+            if isinstance(reason, KeyboardInterrupt):
                 raise SystemExit(Exit.INTERRUPTED) from None
-            if isinstance(error.__context__, EOFError):
-                click.echo(err=True)
-                click.echo("sej: no terminal and no answer: nothing was changed; use --yes", err=True)
-            else:
-                click.echo("sej: nothing was changed", err=True)
-            raise SystemExit(Exit.WRONG) from None
+            unanswered = "no terminal and no answer: nothing was changed; use --yes"
+            refuse(unanswered if isinstance(reason, EOFError) else "nothing was changed", Exit.WRONG)
         except ImportError as error:
             library = (error.name or "").partition(".")[0]
             way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
-            click.echo(f"sej: this needs {library or 'a library that cannot be imported'}{way_out}", err=True)
-            raise SystemExit(Exit.USAGE) from None
+            refuse(f"this needs {library or 'a library that cannot be imported'}{way_out}", Exit.USAGE)
 
 
 def _sentence(command: click.Command | None) -> str:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, Final
 
 import click
@@ -142,21 +143,19 @@ def _function(target: str) -> Callable[[Any], Any]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
+        loaded = import_module(module)
     except (ImportError, SyntaxError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         hint = "; start the worker in the directory of this module, or set PYTHONPATH" if missing else ""
         raise click.UsageError(f"module {module!r} cannot be imported: {error}{hint}") from error
     try:
-        for part in name.split("."):
-            found = getattr(found, part)
+        function: Callable[[Any], Any] = attrgetter(name)(loaded)
     except AttributeError as error:
         raise click.UsageError(f"module {module!r} has no {name!r}") from error
     try:
-        handler_of("item")(target, found)
+        handler_of("item")(target, function)
     except TypeError as error:
         raise click.UsageError(str(error)) from error
-    function: Callable[[Any], Any] = found
     return function
 
 

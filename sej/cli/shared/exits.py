@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -11,8 +12,6 @@ from typing import Final, NoReturn
 import click
 
 from sej.errors import (
-    InvalidMessageError,
-    InvalidNameError,
     LockedError,
     NotAJournalError,
     OffsetTooSmallError,
@@ -47,17 +46,13 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_BY_ERROR: tuple[tuple[type[BaseException], Exit], ...] = (
-    (LockedError, Exit.BUSY),
-    (NotAJournalError, Exit.MISSING),
-    (OffsetTooSmallError, Exit.MISSING),
-    (FileNotFoundError, Exit.MISSING),
-    (QueueNotFoundError, Exit.MISSING),
-    (ResultGoneError, Exit.MISSING),
-    (InvalidMessageError, Exit.USAGE),
-    (InvalidNameError, Exit.USAGE),
-    (ValueError, Exit.USAGE),
-    (KeyboardInterrupt, Exit.INTERRUPTED),
+_BY_ERROR: Final[Mapping[Exit, tuple[type[BaseException], ...]]] = MappingProxyType(
+    {
+        Exit.BUSY: (LockedError,),
+        Exit.MISSING: (NotAJournalError, OffsetTooSmallError, FileNotFoundError, QueueNotFoundError, ResultGoneError),
+        Exit.USAGE: (ValueError,),
+        Exit.INTERRUPTED: (KeyboardInterrupt,),
+    }
 )
 
 
@@ -68,7 +63,7 @@ def exit_of(error: BaseException) -> Exit:
         >>> exit_of(LockedError("held")), exit_of(OSError("disk full"))
         (<Exit.BUSY: 3>, <Exit.WRONG: 1>)
     """
-    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.WRONG)
+    return next((code for code, kinds in _BY_ERROR.items() if isinstance(error, kinds)), Exit.WRONG)
 
 
 def refuse(text: str, code: Exit = Exit.MISSING) -> NoReturn:
