@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -11,18 +10,8 @@ from typing import Final
 import click
 
 from sej.cli.shared.exits import Exit, refuse
-from sej.cli.shared.options import (
-    BATCH,
-    TYPES,
-    WAIT,
-    form_options,
-    good_end_of,
-    of_types,
-    offset_at,
-    report_gaps,
-    wait_until_created,
-)
-from sej.cli.shared.output import as_text, counted, print_messages, shown
+from sej.cli.shared.options import TYPES, WAIT, form_options, good_end_of, offset_at, print_as_read, wait_until_created
+from sej.cli.shared.output import as_text, counted, shown
 from sej.cli.shared.parameters import DIRECTORY, DURATION, JSON, PLACE
 from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers_of, require_reader
 from sej.cli.shared.units import Moment
@@ -175,13 +164,7 @@ def follow(
         first = kept.value if kept else default if start is None else offset_at(Journal(directory), start)
         scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
         stack.enter_context(until_reader_leaves())
-        reported = 0
-        while batch := scanner.read(BATCH):
-            print_messages(of_types(batch, types), form)
-            sys.stdout.flush()
-            reported = report_gaps(scanner, reported)
-            if kept is not None:
-                kept.commit(batch[-1].offset + 1)
+        print_as_read(scanner, types, form, kept)
 
 
 def move_reader(directory: Path, name: str, target: int) -> str | None:

@@ -23,9 +23,9 @@ from sej.cli.shared.options import (
     lies_between,
     of_types,
     offset_at,
+    print_as_read,
     range_options,
     report_gap,
-    report_gaps,
     wait_until_created,
 )
 from sej.cli.shared.output import print_messages
@@ -126,13 +126,9 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
         from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end
-        reported = 0
+        sys.stdout.flush()
         with Scanner(directory, start, timeout=None) as scanner, until_reader_leaves():
-            while True:
-                sys.stdout.flush()
-                batch = scanner.read(BATCH)
-                reported = report_gaps(scanner, reported)
-                print_messages(of_types(batch, types), form)
+            print_as_read(scanner, types, form)
 
 
 @click.command

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.shared.output import FORMS, form_named, shown
+from sej.cli.shared.output import FORMS, form_named, print_messages, shown
 from sej.cli.shared.parameters import AGE, PLACE, SIZE, IntRange
 from sej.cli.shared.units import Moment
 from sej.journal.directory import Directory
@@ -22,6 +22,7 @@ from sej.message import Message
 from sej.system.disk import OS
 
 if TYPE_CHECKING:
+    from sej.reading.offset import Offset
     from sej.reading.scanner import Scanner
 
 TYPES: Final = click.option(
@@ -141,6 +142,17 @@ def report_gaps(scanner: Scanner, reported: int = 0) -> int:
     for gap in gaps[reported:]:
         report_gap(scanner.path, gap)
     return len(gaps)
+
+
+def print_as_read(scanner: Scanner, types: tuple[int, ...], form: str, kept: Offset | None = None) -> None:
+    """Print messages in batches until the scanner's timeout, and report gaps; commit the offset after each batch."""
+    reported = 0
+    while batch := scanner.read(BATCH):
+        print_messages(of_types(batch, types), form)
+        sys.stdout.flush()
+        reported = report_gaps(scanner, reported)
+        if kept is not None:
+            kept.commit(batch[-1].offset + 1)
 
 
 def report_gap(path: str | os.PathLike[str], gap: Gap) -> None:
