@@ -2,13 +2,15 @@
 
 import functools
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import termios
 from collections.abc import Iterator, Sequence
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 
 from tests.forking import Forkserver
@@ -47,6 +49,23 @@ def run(command: Sequence[str | Path], cwd: Path, **env: str) -> subprocess.Comp
         timeout=280,
         check=False,
     )
+
+
+def typed(text: str, directory: Path, **env: str) -> tuple[int, str]:
+    """Run lines of a shell in a terminal: the exit code, and what it shows."""
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (50, 120))
+    env = {**os.environ, "PATH": PATH, "TERM": "xterm-256color", **env}
+    # Not by a fork of this process, which may have gRPC's threads.
+    with subprocess.Popen(
+        ["sh", "-euc", text], cwd=directory, env=env, stdin=terminal, stdout=terminal, stderr=terminal
+    ) as shell:
+        os.close(terminal)
+        printed = b""
+        with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: no process has the terminal any more
+            while data := file.read(4096):
+                printed += data
+    return shell.returncode, seen(printed.decode())
 
 
 def python(code: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -10,14 +10,9 @@ commands, and those in the text, must be commands of `sej` or targets of make, w
 """
 
 import ast
-import os
-import pty
 import re
 import shlex
-import subprocess
-import termios
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +21,7 @@ import click
 import pytest
 
 from sej.cli.app import app
-from tests.house.house import PATH, ROOT, forked, matches, seen
+from tests.house.house import ROOT, forked, matches, typed
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("[!_]*.md"), *(ROOT / "docs").glob("[!_]*/**/*.md")])
 TUTORIAL = ROOT / "docs" / "tutorial.md"
@@ -55,23 +50,6 @@ def needs_spark(page: Path) -> bool:
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def typed(text: str, directory: Path) -> tuple[int, str]:
-    """Run lines of a shell in a terminal: the exit code, and what it shows."""
-    screen, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (50, 120))
-    env = {**os.environ, "PATH": PATH, "TERM": "xterm-256color"}
-    # Not by a fork of this process, which may have gRPC's threads.
-    with subprocess.Popen(
-        ["sh", "-euc", text], cwd=directory, env=env, stdin=terminal, stdout=terminal, stderr=terminal
-    ) as shell:
-        os.close(terminal)
-        printed = b""
-        with suppress(OSError), open(screen, "rb", buffering=0) as file:  # EIO: no process has the terminal any more
-            while data := file.read(4096):
-                printed += data
-    return shell.returncode, seen(printed.decode())
 
 
 @pytest.mark.parametrize("page", [page for page in pages_that_run() if not needs_spark(page)], ids=name_of)

@@ -1,4 +1,4 @@
-"""The tutorial, followed as a person would: in a terminal, from an empty directory, with the wheel installed.
+"""The tutorial, followed as a person would: in a terminal, in an empty directory, with the wheel installed.
 
 A block of Python is saved under the name in its first line. Each line of a shell block is typed. A text block after it
 is the output of these lines. In it, ``…`` matches any text of a line, or alone for any lines. Warnings are errors.
@@ -7,14 +7,11 @@ is the output of these lines. In it, ``…`` matches any text of a line, or alon
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
-from pexpect.replwrap import REPLWrapper
 
-from tests.house.house import ROOT, matches, seen
+from tests.house.house import ROOT, matches, typed
 
 BLOCKS = re.findall(
     r"^```(sh|python|text)\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL
@@ -23,54 +20,29 @@ OURS = {"sej sql ": "-m sej sql ", "python flights.py": "flights.py", "python de
 """What needs DuckDB and the flights, which are not installed a second time."""
 
 
-class Terminal:
-    """A shell in a pty."""
-
-    def __init__(self, directory: Path, bin_directory: Path) -> None:
-        prompt = {"PS1": "$ "}  # of the shell that runs the tests, it may be any text
-        bash = pexpect.spawn("bash --norc --noprofile", echo=False, encoding="utf-8", env=os.environ | prompt)
-        self._shell = REPLWrapper(bash, "[$] ", "PS1='{0}' PS2='{1}'")
-        self.type("bind 'set enable-bracketed-paste off'; PROMPT_COMMAND=; set +m")
-        self.type(f"cd '{directory}'; export PYTHONWARNINGS=error COLUMNS=120")
-        self.type(f"export PATH='{bin_directory}{os.pathsep}{os.environ['PATH']}'")
-
-    def type(self, line: str) -> str:
-        """What a line prints, without colours and the progress that it erases; it must end well."""
-        printed = seen(self._shell.run_command(line, timeout=120))
-        code = self._shell.run_command("echo $?", timeout=60).strip()
-        assert code == "0", f"$ {line}\n{printed}\nexit code {code}"
-        assert "Traceback" not in printed, printed
-        return printed
-
-    def close(self) -> None:
-        """End the shell."""
-        self._shell.child.close(force=True)
-
-
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> Iterator[dict[str, str]]:
-    """What each line printed."""
+def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> dict[str, str]:
+    """What each line printed; it must end well."""
     directory = tmp_path_factory.mktemp("first-hour")
-    terminal = Terminal(directory, clean.parent)
+    env = {"PATH": f"{clean.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
     printed: dict[str, str] = {}
     output = ""
-    try:
-        for language, code in BLOCKS:
-            if language == "text":
-                assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
-                continue
-            if language == "python":
-                (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
-                continue
-            output = ""
-            for line in code.splitlines():
-                start = next(filter(line.startswith, OURS), "")
-                ours = f"{sys.executable} {OURS[start]}{line.removeprefix(start)}" if start else line
-                output += (answer := terminal.type(ours))
-                printed[line] = printed.get(line, "") + answer
-        yield printed
-    finally:
-        terminal.close()
+    for language, code in BLOCKS:
+        if language == "text":
+            assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
+            continue
+        if language == "python":
+            (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
+            continue
+        output = ""
+        for line in code.splitlines():
+            start = next(filter(line.startswith, OURS), "")
+            ours = f"{sys.executable} {OURS[start]}{line.removeprefix(start)}" if start else line
+            ended, answer = typed(ours, directory, **env)
+            assert ended == 0 and "Traceback" not in answer, f"$ {line}\n{answer}\nexit code {ended}"
+            output += answer
+            printed[line] = printed.get(line, "") + answer
+    return printed
 
 
 def test_the_first_hour(followed: dict[str, str]) -> None:
