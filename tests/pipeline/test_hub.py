@@ -112,30 +112,6 @@ def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
     assert rows(verify=False) == [b"plain-0", b"plane-1", b"plain-2"]
 
 
-def test_stream_sees_new_messages_journals_and_clients(
-    spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path
-) -> None:
-    found: list[tuple[str, int]] = []
-
-    def run() -> None:
-        frame = spark.readStream.format("sej").options(**options).option("maxMessagesPerTrigger", 4)
-        writer = (
-            frame.option("pattern", r".*\.orders\..*")
-            .load()
-            .writeStream.foreachBatch(lambda rows, _: found.extend((row.client, row.offset) for row in rows.collect()))
-        )
-        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
-
-    run()
-    wanted = [(client, offset) for client in ("berlin", "tokyo") for count in (5, 6) for offset in range(count)]
-    assert sorted(found) == sorted(wanted)
-    fill(hub_root / "tokyo.orders.1.000", 3, first=5)
-    fill(hub_root / "paris.orders.1.001", 2)
-    run()
-    wanted += [("tokyo", 5), ("tokyo", 6), ("tokyo", 7), ("paris", 0), ("paris", 1)]
-    assert sorted(found) == sorted(wanted)
-
-
 @pytest.mark.long
 def test_jobs_read_from_a_hub(spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path) -> None:
     way: dict[str, Any] = {"hub": options["hub"], "token": options["hubToken"], "tls": ClientTLS(options["hubCa"])}

@@ -1,4 +1,5 @@
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import sej
 from pipeline.formats.rows import KestrelSource
 from pipeline.formats.textqueue import TextQueueSource
 from pipeline.options import OptionError
-from tests.pipeline.conftest import BASE_NS, fill
+from tests.pipeline.conftest import BASE_NS, fill, serving
 from tests.pipeline.test_losses import reader
 from tests.sej.support import overwrite
 
@@ -20,11 +21,12 @@ pytestmark = pytest.mark.spark
 class Run:
     """One run of a stream until nothing is left; continues from the checkpoint of an earlier run."""
 
-    def __init__(self, spark: SparkSession, root: Path, checkpoint: Path, **options: object) -> None:
+    def __init__(self, spark: SparkSession, root: Path | None, checkpoint: Path, **options: object) -> None:
         self.rows: list[Row] = []
         self.sizes: list[int] = []
         reader = spark.readStream.format("sej").options(**{name: str(value) for name, value in options.items()})
-        writer = reader.load(str(root)).writeStream.foreachBatch(self._take)
+        frame = reader.load(str(root)) if root else reader.load()
+        writer = frame.writeStream.foreachBatch(self._take)
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
         self.ends = [json.loads(progress.json)["sources"][0]["endOffset"] for progress in query.recentProgress]
@@ -80,14 +82,24 @@ def test_limit_in_bytes(spark: SparkSession, tmp_path: Path, checkpoint: Path) -
     assert run.sizes == [30, 30, 30, 10]
 
 
-def test_restart_continues_with_new_messages_and_new_directories(
-    spark: SparkSession, hub_root: Path, checkpoint: Path
+@pytest.mark.parametrize("through_hub", [False, True])
+def test_restart_continues_with_new_messages_directories_and_clients(
+    spark: SparkSession, hub_root: Path, checkpoint: Path, through_hub: bool
 ) -> None:
-    assert len(Run(spark, hub_root, checkpoint).rows) == 25
-    assert Run(spark, hub_root, checkpoint).rows == []
-    fill(hub_root / "berlin.plain.log", 2, first=3)
-    fill(hub_root / "paris.orders.1.000", 4)
-    assert Run(spark, hub_root, checkpoint).offsets == [0, 1, 2, 3, 3, 4]
+    with ExitStack() as stack:
+        clients = ("berlin", "paris", "tokyo")
+        options = stack.enter_context(serving(hub_root, "read", *clients)) if through_hub else {}
+
+        def run() -> list[tuple[str, int]]:
+            rows = Run(spark, None if through_hub else hub_root, checkpoint, **options, pattern=r".*\.orders\..*").rows
+            return sorted((row.client, row.offset) for row in rows)
+
+        counts = [("berlin", 5), ("berlin", 6), ("tokyo", 5), ("tokyo", 6)]
+        assert run() == sorted((client, offset) for client, count in counts for offset in range(count))
+        assert run() == []
+        fill(hub_root / "tokyo.orders.1.000", 3, first=5)
+        fill(hub_root / "paris.orders.1.001", 2)
+        assert run() == [("paris", 0), ("paris", 1), ("tokyo", 5), ("tokyo", 6), ("tokyo", 7)]
 
 
 @pytest.mark.parametrize(
