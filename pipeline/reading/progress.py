@@ -11,8 +11,8 @@ deleted, and a journal that was truncated, removed or re-created between two pol
 The progress tells retention what the stream still needs. Spark calls ``commit`` for a batch only when the next one is
 built, and never for the last batch of a run. But each time it asks how far a stream may read, it names the end of the
 last finished batch. That is committed here, immediately, in a thread of its own, because a commit syncs the journal and
-Spark's batch must not wait for it. The thread is given offsets and returns what became of them: only the caller's
-thread changes :class:`Progress`.
+Spark's batch must not wait for it. The thread is given offsets and returns which journals were removed: only the
+caller's thread changes :class:`Progress`.
 """
 
 from __future__ import annotations
@@ -227,10 +227,6 @@ def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: b
     return min(max(offset, extent.first), extent.end)
 
 
-_Commits = list[tuple[str, Offset, int | None]]
-"""Path, reader and offset; as a result, the offset is None if the journal was removed."""
-
-
 class Progress:
     """Commits a reader's offsets in many journals; holds the reader's lock in each."""
 
@@ -240,9 +236,10 @@ class Progress:
         self._kept: dict[str, Offset] = {}
         self._ids: dict[str, str] = {}
         self._wanted: dict[str, int] = {}
-        self._done: dict[str, int] = {}
+        self._tried: dict[str, int] = {}
         self._thread = ThreadPoolExecutor(1, f"progress of {reader}")
-        self._running: Future[_Commits] | None = None
+        self._running: Future[list[tuple[str, Offset]]] | None = None
+        """What commits now; its result are the readers whose journals were removed."""
 
     def begin(self, places: Mapping[str, tuple[int, str]]) -> list[str]:
         """Register as the reader of journals: from now on retention waits for it.
@@ -281,15 +278,18 @@ class Progress:
         self._wanted.update(offsets)
         while True:
             if self._running is not None and (wait or self._running.done()):
-                self._note(self._running.result())  # a failed one stays, and is raised again
+                for path, kept in self._running.result():  # a failed one stays, and is raised again
+                    if self._kept.get(path) is kept:  # else it was registered again in the meantime
+                        self._forget(path)
                 self._running = None
-            due: _Commits = [
-                (path, self._kept[path], offset)
+            due = {
+                path: offset
                 for path, offset in self._wanted.items()
-                if path in self._kept and self._done.get(path) != offset
-            ]
+                if path in self._kept and self._tried.get(path) != offset
+            }
             if self._running is None and due:
-                self._running = self._thread.submit(_commit, due)
+                self._tried.update(due)
+                self._running = self._thread.submit(_commit, [(path, self._kept[path], due[path]) for path in due])
             if not wait or self._running is None:
                 return
 
@@ -302,32 +302,21 @@ class Progress:
             kept.close()
         self._kept.clear()
 
-    def _note(self, found: _Commits) -> None:
-        for path, kept, offset in found:
-            if self._kept.get(path) is not kept:
-                continue  # it was registered again in the meantime
-            if offset is None:
-                self._forget(path)
-            else:
-                self._done[path] = offset
-
     def _forget(self, path: str) -> None:
         """Unregister from a journal; if it was re-created, it is registered again."""
         self._kept.pop(path).close()
         self._wanted.pop(path, None)
-        self._done.pop(path, None)
+        self._tried.pop(path, None)
 
 
-def _commit(due: _Commits) -> _Commits:
-    found: _Commits = []
+def _commit(due: list[tuple[str, Offset, int]]) -> list[tuple[str, Offset]]:
+    gone = []
     for path, kept, offset in due:
-        after = offset
         try:
-            kept.commit(offset or 0)
+            kept.commit(offset)
         except (ClosedError, FileNotFoundError, JournalNotFoundError, LockLostError) as error:
             _log.warning("%s: the journal was removed, with the offset to commit there: %s", path, error)
-            after = None
+            gone.append((path, kept))
         except OffsetBeyondEndError as error:  # truncated or re-created: the stream itself decides what to do
             _log.warning("%s", error)
-        found.append((path, kept, after))
-    return found
+    return gone
