@@ -123,7 +123,7 @@ def test_damage_after_the_last_message_fails_instead_of_hanging(
 
 
 def test_a_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
+    with sej.Offset(journal, "spark"):
+        assert "reader 'spark'" in failing(spark, journal, checkpoint.with_name("second"), reader="spark")
     Run(spark, journal, checkpoint, reader="spark", maxMessagesPerTrigger=60)
     assert sej.read_offset(journal, "spark") == 100  # the last batch too, though Spark never commits it
-    with sej.Offset(journal, "spark"):
-        assert "reader 'spark'" in failing(spark, journal, checkpoint, reader="spark")
