@@ -64,6 +64,7 @@ def replaced(path: Path, before: State, *parts: tuple[int, bytes, bytes]) -> Sta
 
 
 def test_parts_are_replaced_together(path: Path) -> None:
+    """The tests of other modules rely on it, too, that the kernel grants leases here."""
     after = replaced(path, state(path), (2, b"\n-b\n", b"\n=b\n"), (0, b"-a", b"!A"))
     assert path.read_bytes() == b"!A\n=b\n-c\n"
     assert after == state(path)

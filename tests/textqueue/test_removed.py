@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from sej.system.locks import take_file_lease
 from tests.textqueue.claiming import MUTEX, plain
 from textqueue import TextQueue
 
@@ -72,17 +71,6 @@ def test_an_append_is_not_reported_while_an_editor_is_saving(path: Path) -> None
         assert other.take() is not None
         assert other.conflicts == []
     assert plain(path) == whole
-
-
-def test_the_kernel_grants_leases_here(path: Path) -> None:
-    """The tests above rely on it."""
-    with path.open("r+b") as file:
-
-        class Leased:
-            def fileno(self) -> int:
-                return file.fileno()
-
-        assert take_file_lease(Leased())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lines", [b"", b"# a line above\n"])
