@@ -11,6 +11,7 @@ from tests.textqueue.claiming import MUTEX, got, taken
 from textqueue import TextQueue
 from textqueue.ledger.log import STATE, Ledger
 
+pytestmark = pytest.mark.both_codecs
 State = tuple[int, int, int]
 
 
