@@ -139,9 +139,18 @@ def reshard(
                     path=there[0],
                 )
             _remove(os.path.join(workshop, "tree"), disk)
-            with ExitStack() as locked:
-                plan = _copied(source, target, route, progress, disk, locked, writer_options)
-                _publish(plan, target, disk)
+            try:
+                with ExitStack() as locked:
+                    plan = _copied(source, target, route, progress, disk, locked, writer_options)
+                    _publish(plan, target, disk)
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                raise SejError(
+                    "this process cannot open more files: a reshard holds a lock in every shard of the source; raise"
+                    " its limit with ulimit -n",
+                    path=error.filename,
+                ) from None
         else:
             _require_same(plan, source, route, disk, workshop)
             disk.sync_dir(workshop)  # an earlier run may have renamed the plan and failed before this
@@ -351,16 +360,7 @@ def _lock_new(source: Path, known: Collection[int], locked: ExitStack, disk: Dis
     """
     fresh = [index for index in range(source.count) if index not in known and is_journal(disk, source.dir(index))]
     for index in fresh:
-        try:
-            locked.enter_context(WriterLock(Directory(source.dir(index), disk)))
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            raise SejError(
-                "this process cannot open more files: a reshard holds a lock in every shard of the source; raise its"
-                " limit with ulimit -n",
-                path=error.filename,
-            ) from None
+        locked.enter_context(WriterLock(Directory(source.dir(index), disk)))
     return fresh
 
 
