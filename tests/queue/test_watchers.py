@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,6 +134,15 @@ def test_every_thread_gets_an_item(tmp_path: Path) -> None:
             thread.join(LIMIT_S)
             assert not thread.is_alive()
     assert sorted(got) == sorted(values)
+
+
+def test_a_wait_that_is_interrupted_lets_others_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, FakeClock()) as q:
+        q._wait(0.0)
+        monkeypatch.setattr(core, "wait_any", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            q.get()
+        assert q._core.watchers._mine is None
 
 
 class Waiters:
