@@ -215,10 +215,13 @@ def test_stream_needs_a_name_for_its_batches(spark: SparkSession, journal: Path,
 def test_times_and_types_travel(spark: SparkSession, tmp_path: Path) -> None:
     rows = f"SELECT 'a' AS value, 7 AS type, {BASE_NS}L AS timestamp_ns UNION ALL SELECT 'b', NULL, NULL"
     save(spark.sql(rows), tmp_path / "j")
-    with sej.Scanner(tmp_path / "j") as scanner:
-        first, second = sorted(scanner, key=lambda message: message.value)
+    first, second = sorted(read_all(tmp_path / "j"), key=lambda message: message.value)
     assert (first.type, first.timestamp) == (7, BASE_NS)
     assert (second.type, second.timestamp > BASE_NS) == (0, True)
+    times = f"SELECT 'c' AS value, timestamp_micros({BASE_NS // 1000}) AS timestamp UNION ALL SELECT 'd', NULL"
+    save(spark.sql(times), tmp_path / "micros")
+    third, fourth = sorted(read_all(tmp_path / "micros"), key=lambda message: message.value)
+    assert (third.timestamp, fourth.timestamp > BASE_NS) == (BASE_NS, True)
 
 
 def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: SparkSession, tmp_path: Path) -> None:
