@@ -1,4 +1,4 @@
-"""The ledger ignores damaged lines, and is asked about a message only if it knows one."""
+"""The ledger ignores damaged lines, and is asked about a message only if it knows one. A taken lock is tried again."""
 
 import time
 from collections import Counter
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sej.system.disk import OS
 from sej.system.locks import process_host
 from tests.textqueue.claiming import got, lined, plain, taken
 from textqueue import MessageStatus, TextQueue
+from textqueue.ledger.sidecar import Guard
 from textqueue.reading.details import details, totals
 
 
@@ -78,3 +80,20 @@ def test_the_totals_are_those_of_the_messages(tmp_path: Path, known: bool) -> No
     assert total.counts == dict.fromkeys(MessageStatus, 0) | counts
     assert total.claimed == sum(one.holder is not None for one in found) == 1 + 3 * known
     assert total.oldest_s == max(one.age_s for one in found if one.message.status is MessageStatus.queued)
+
+
+def test_a_newcomer_tries_again_soon_and_then_more_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "jobs.tq")
+    holder, newcomer = Guard(path, disk=OS), Guard(path, disk=OS)
+    holder.__enter__()
+    found: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        found.append(seconds)
+        if len(found) == 6:
+            holder.__exit__()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with newcomer:
+        pass
+    assert found == pytest.approx([0.000_05 * 2**n for n in range(6)])
