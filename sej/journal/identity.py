@@ -12,7 +12,6 @@ from sej.journal.directory import Directory
 from sej.journal.index import CHECK
 from sej.system.checksum import crc32c
 from sej.system.disk import read_small, replace_file
-from sej.system.watch import Watch
 
 ID_BYTES: Final = 16
 ID_SIZE: Final = ID_BYTES + CHECK.size
@@ -125,6 +124,8 @@ def wait_for_journal(
         >>> wait_for_journal(Directory(path, OS), timeout=None)
         False
     """
+    from sej.system.watch import Watch  # here, because few processes wait, and each writer loads this module
+
     start = time.monotonic()
     odd_since: float | None = None
     waited = False

@@ -33,7 +33,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             begun.set()
             return super().wait(timeout)
 
-    monkeypatch.setattr(sej.journal.identity, "Watch", Noted)
+    monkeypatch.setattr("sej.system.watch.Watch", Noted)
     return begun
 
 
