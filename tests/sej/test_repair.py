@@ -14,6 +14,7 @@ import sej.journal.repair
 import sej.journal.retention
 from sej.codec import find_candidate
 from sej.journal.directory import Directory
+from sej.journal.gaps import Gap, count_messages, record_gap
 from sej.journal.retention import clean
 from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk
@@ -501,3 +502,18 @@ def test_segments_of_two_writers_that_overlap_are_not_sound(tmp_path: Path) -> N
     assert j.verify() == [] and j.repair() == sej.Repair([], [], [], [])
     assert values(read_all(tmp_path)) == [b"one"] * 6 + [b"other"] * 6
     assert [file.read_bytes() for file in (tmp_path / "kept").iterdir()] == [b"".join(one[6:])]
+
+
+# --- recorded gaps
+
+
+@pytest.mark.either_codec
+def test_gaps_of_two_repairs_that_overlap_are_counted_once(tmp_path: Path) -> None:
+    directory = Directory(tmp_path, OS)
+    sej.Writer(tmp_path).close()
+    for start, stop in ((1, 6), (2, 3), (5, 8), (12, 14)):
+        record_gap(directory, Gap(start, stop, "a test"))
+    there = {*range(20)} - {*range(1, 8), 12, 13}
+    for start in range(20):
+        for stop in range(start, 20):
+            assert count_messages(directory, start, stop) == len(there & {*range(start, stop)})
