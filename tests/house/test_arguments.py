@@ -347,9 +347,10 @@ def test_the_text_says_what_is_expected_and_what_came(arguments: dict[str, Any],
         (lambda path: sej.open_queue(path, segment_byte=5), "did you mean 'segment_bytes'?"),
         (lambda path: sej.open_queue(path, retries=5), "has no option 'retries'; it has"),
         (lambda path: sej.aio.Writer(path, segment_size=5), "a writer has no option 'segment_size'"),
+        (lambda path: shard.Writer(shard.Path(path, "o", 1), durabilty="disk"), "did you mean 'durability'?"),
         (lambda path: sej.QueueAdapter(cast("Any", path)), "work must be a work queue, as sej.open_queue returns it"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_misspelt_option_is_refused_and_the_right_one_suggested(
     call: Callable[[Path], Any], text: str, tmp_path: Path

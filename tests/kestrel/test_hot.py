@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from kestrel.errors import FailedError
 from kestrel.fast import Fuse, Output
 from sej.system.disk import File, OsFile
 from tests.crash.disk import CrashDisk
+from tests.house.house import ROOT, run
 from tests.sej.hooks import HookedDisk
 
 HISTORY = """
@@ -86,9 +86,9 @@ print(*results, sep="\\n")
 
 
 def told(codec: str, seed: int) -> list[str]:
-    command = [sys.executable, "-c", HISTORY, str(seed)]
-    environment = {**os.environ, "SEJ_CODEC": codec}
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+    done = run([sys.executable, "-c", HISTORY, str(seed)], ROOT, SEJ_CODEC=codec)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.both_codecs

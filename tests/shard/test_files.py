@@ -1,8 +1,9 @@
 """A low limit of open files: fewer files are used, or it raises and names the way out."""
 
-import subprocess
 import sys
 from pathlib import Path as FilePath
+
+from tests.house.house import ROOT, run
 
 PROGRAM = """
 import resource, sys, warnings
@@ -30,8 +31,7 @@ except sej.SejError as error:
 
 
 def lines(root: FilePath, most: int) -> list[str]:
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(root), str(most)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run([sys.executable, "-W", "error", "-c", PROGRAM, root, str(most)], ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

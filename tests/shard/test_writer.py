@@ -320,12 +320,6 @@ def test_what_cannot_be_synced_in_the_background_is_named(path: shard.Path, max_
     assert {thread for thread in threading.enumerate() if thread.is_alive()} <= before
 
 
-def test_options_are_looked_at_before_anything_is_made(path: shard.Path) -> None:
-    with pytest.raises(TypeError, match=r"a writer has no option 'durabilty'; did you mean 'durability'\?"):
-        shard.Writer(path, durabilty="disk")
-    assert not os.path.exists(path.root)
-
-
 def test_a_message_that_is_refused_makes_no_shard(path: shard.Path) -> None:
     bad = sej.Message(0, 0, 0, b"k" * 128, b"v")
     with shard.Writer(path) as writer:
