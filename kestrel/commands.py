@@ -6,6 +6,7 @@ import json as jsonlib
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, get_args
 
@@ -169,10 +170,8 @@ def export(
             yield from messages
 
     with journals.writer(journal) as writer:
-        if three:
-            moved = segmented.export(directory, name, writer, reader=reader, expired=expired, read_back=read_back)
-        else:
-            moved = moving.export(directory, name, writer, expired=expired, read_back=read_back)
+        move = partial(segmented.export, reader=reader) if three else moving.export
+        moved = move(directory, name, writer, expired=expired, read_back=read_back)
     _report(moved)
 
 
