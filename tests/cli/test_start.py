@@ -154,3 +154,22 @@ def test_version_names_the_codec() -> None:
     assert done.returncode == 0
     assert f"codec {library.codec.IMPLEMENTATION}".encode() in done.stdout
     assert b"codec pure (python)" in sej("--version", env={"SEJ_CODEC": "python"}).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "extra"),
+    [
+        ("msgpack", ["scan", "--format", "msgpack"], "formats"),
+        ("bson", ["dump", "--format", "bson"], "formats"),
+        ("pyspark", ["spark", "stats"], "spark"),
+        ("grpc", ["hub", "serve"], "hub"),
+    ],
+)
+def test_one_sentence_where_a_library_is_missing(tmp_path: Path, name: str, words: list[str], extra: str) -> None:
+    library.Writer(tmp_path / "j").close()
+    code = f"import sys; sys.modules[{name!r}] = None; from sej.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, str(tmp_path / "j")], env=ENV, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == f"sej: this needs {name}: pip install 'sej-journals[{extra}]'\n".encode()
