@@ -37,8 +37,7 @@ _CORE: Final = {
         "stat": "stat top doctor",
         "bench": "bench",
         "queue": "queue",
-        "worker": "worker",
-        "relay": "relay forward",
+        "worker": "worker relay forward",
     }.items()
     for name in names.split()
 }

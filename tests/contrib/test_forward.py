@@ -264,7 +264,7 @@ def test_the_memory_does_not_grow_with_the_journal(tmp_path: Path, receiver: Rec
 
 @cache
 def forks() -> Forkserver:
-    modules = ("http.server", "sej.cli.app", "sej.cli.relay", "sej.contrib.forward", "tests.contrib.receivers")
+    modules = ("http.server", "sej.cli.app", "sej.cli.worker", "sej.contrib.forward", "tests.contrib.receivers")
     return Forkserver(*modules, env=ENV)
 
 
