@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 from hub.errors import HubError, SourceError
@@ -57,7 +58,6 @@ _VECTOR_BYTES: Final = 1 << 28
 _ALONE: Final = 16
 """Up to this many directories are committed one after the other, more concurrently, as most of the time is waiting."""
 _THREADS: Final = 16
-_TAKE: Final = 1024
 _FIRST_BATCH: Final = 16
 _MAX_BATCH: Final = 512
 """Larger chunks would not be faster: the waiting messages would no longer fit the processor's cache."""
@@ -223,7 +223,6 @@ class _Slot:
         entries: the messages that were read ahead, after ``head``, as entries of the heap.
         head: the next message, which is in the heap; None: there is none.
         due: the offset after the messages that were read.
-        each: about the memory of one of them.
         committed: the committed offset; None: not read yet.
         left_at: the offset after the last returned message, if the directory was skipped.
         error: why it cannot be read.
@@ -236,7 +235,6 @@ class _Slot:
         self.source = source
         self.entries: Iterator[_Entry] = iter(())
         self.head: _Entry | None = None
-        self.each = 0
         self.committed: int | None = None
         self.left_at: int | None = None
         self.error: SejError | None = None
@@ -283,8 +281,8 @@ class _Slot:
         self.head = next(self.entries, None)
         if batch:
             seen = batch[:: max(len(batch) // _SAMPLES, 1)]
-            self.each = _OBJECT_BYTES + sum(len(one.key) + len(one.value) for one in seen) // len(seen)
-            self._limit = min(max(share_bytes // self.each, 1), _MAX_BATCH, 4 * self._limit)
+            each = _OBJECT_BYTES + sum(len(one.key) + len(one.value) for one in seen) // len(seen)
+            self._limit = min(max(share_bytes // each, 1), _MAX_BATCH, 4 * self._limit)
         return bool(batch)
 
     def close(self) -> None:
@@ -385,7 +383,6 @@ class Merge(Closing):
         self._open: OrderedDict[_Slot, None] = OrderedDict()  # with an open segment, the least recently used first
         self._broken: list[_Slot] = []
         self._root_watch: Watch | None = None
-        self._ready: deque[tuple[Source, Message]] = deque()
         self._closed = False
 
     # --- reading
@@ -396,9 +393,8 @@ class Merge(Closing):
         Raises:
             SourceError: a directory cannot be read; after :meth:`skip` of its source, iterate again.
         """
-        while self._refill(self.timeout):
-            while self._ready:
-                yield self._ready.popleft()
+        while self._find_next(self.timeout):
+            yield from self._merged()
 
     def read(self, max_messages: int = 1024, timeout: Seconds | None = -1.0) -> list[tuple[Source, Message]]:
         """Read a batch; returns as soon as there is one message.
@@ -416,8 +412,8 @@ class Merge(Closing):
         timeout = seconds("timeout", timeout)
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, got {max_messages}")
-        self._refill(self.timeout if timeout == -1.0 else timeout)
-        return [self._ready.popleft() for _ in range(min(max_messages, len(self._ready)))]
+        found = self._find_next(self.timeout if timeout == -1.0 else timeout)
+        return list(islice(self._merged(), max_messages)) if found else []
 
     @property
     def sources(self) -> list[Source]:
@@ -463,16 +459,14 @@ class Merge(Closing):
         return {source: offset for source, offset in self._places().items() if source not in self.skipped}
 
     def _places(self) -> dict[Source, int]:
-        found = {source: slot.next for source, slot in self._slots.items()}
-        for source, message in reversed(self._ready):
-            found[source] = message.offset  # taken from the heap, but not returned yet
-        return found
+        return {source: slot.next for source, slot in self._slots.items()}
 
     def close(self) -> None:
         """Close everything and release the reader's lock; uncommitted messages are returned again next time."""
         if self._closed:
             return
         self._closed = True
+        self._heap.clear()
         for slot in self._slots.values():
             slot.close()
         if self._root_watch is not None:
@@ -485,35 +479,33 @@ class Merge(Closing):
 
     # --- the loop
 
-    def _refill(self, timeout: float | None) -> bool:
-        """Make sure that at least one message is ready; return False after the timeout."""
+    def _find_next(self, timeout: float | None) -> bool:
+        """Make sure that the first message of the heap is the next one; return False after the timeout."""
         self._require_open()
-        if not self._ready:
-            if timeout != 0.0:
-                self._follow(timeout)
-            elif not self._heap:
-                self._discover()
-                for slot in self._ended():
-                    self._read(slot, judge=True)
-            self._take()
-        return bool(self._ready)
-
-    def _take(self) -> None:
-        """Move messages from the heap to those that are ready, until a slot has no more: its next one may be first."""
+        if timeout != 0.0:
+            self._follow(timeout)
+        elif not self._heap:
+            self._discover()
+            for slot in self._ended():
+                self._read(slot, judge=True)
         self._raise_broken()
-        heap, ready, left = self._heap, self._ready, max(self._memory_bytes // _CHUNKS, 1)
-        while heap and left > 0 and len(ready) < _TAKE:
-            first = heap[0]
-            slot = first[4]
-            ready.append((slot.source, first[5]))
-            left -= slot.each
+        return bool(self._heap)
+
+    def _merged(self) -> Iterator[tuple[Source, Message]]:
+        """Yield messages until a slot has no more: its next one may be the first. May be left after any message."""
+        heap = self._heap
+        while heap:
+            _, _, _, _, slot, message = heap[0]
             slot.head = following = next(slot.entries, None)
             if following is not None:
                 heapreplace(heap, following)
-            else:
-                heappop(heap)
-                if not self._read(slot):
-                    break
+                yield slot.source, message
+                continue
+            heappop(heap)
+            found = self._read(slot)
+            yield slot.source, message
+            if not found:
+                return
 
     def _follow(self, timeout: float | None) -> None:
         """Wait for messages, and for directories that may still get older ones."""
@@ -620,7 +612,7 @@ class Merge(Closing):
     def _drop(self, slot: _Slot) -> None:
         slot.left_at = slot.next
         slot.close()
-        self._heap = [entry for entry in self._heap if entry[-2] is not slot]
+        self._heap[:] = [entry for entry in self._heap if entry[-2] is not slot]  # which an iterator has, too
         heapify(self._heap)
         self._open.pop(slot, None)
 
