@@ -37,8 +37,9 @@ WAYS = {
     "open a clean journal": ("sej.Writer('j').close()", "sej.Writer('j')"),
     "queue get": ("q = sej.open_queue('q', 'w'); q.put(b'a'); q.get().done(); q.put(b'b')", "q.get()"),
     "claim in a .tq file": (
-        "open('a.tq', 'w').write('a\\nb\\nc\\n'); q = textqueue.TextQueue('a.tq')",
-        "q.claim('w').__enter__()",
+        "open('a.tq', 'w').write('-a\\n-b\\n-c\\n')\nq = textqueue.TextQueue('a.tq')\n"
+        "with q.claim('w'): pass\nc = q.claim('w')",
+        "c.__enter__()",
     ),
 }
 
