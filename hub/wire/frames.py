@@ -74,12 +74,11 @@ def parse(kind: type[_T], data: bytes) -> _T:
         raise InvalidMessageError(f"these bytes are not a {kind.__name__} of hub.proto") from error
 
 
-def batches(messages: Iterable[Message], *, most_bytes: int = BATCH_BYTES) -> Iterator[list[Message]]:
+def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
     """Yield messages in batches, each with as many as fit in a request.
 
     Args:
         messages: only those of the next batch, and one more, are taken from the iterable.
-        most_bytes: the most bytes of a batch, as stored in a journal; a larger message is alone.
 
     Raises:
         TypeError: this is not a message.
@@ -88,7 +87,7 @@ def batches(messages: Iterable[Message], *, most_bytes: int = BATCH_BYTES) -> It
     size = 0
     for message in messages:
         each = _weigh(message)
-        if batch and (size + each > most_bytes or len(batch) == _BATCH_MESSAGES):
+        if batch and (size + each > BATCH_BYTES or len(batch) == _BATCH_MESSAGES):
             yield batch
             batch, size = [], 0
         batch.append(message)

@@ -381,10 +381,8 @@ class Service(grpc.GenericRpcHandler):
 
     def _stage(self, data: bytes, context: grpc.ServicerContext) -> pb.StageResponse:
         request, rows = open_stage_request(data)
-        client = self._job_of(request, context)
-        return pb.StageResponse(
-            Size=self._jobs.stage(client, request.Job, request.Task, request.Shard, request.Position, rows)
-        )
+        where = request.Job, request.Task, request.Shard, request.Position
+        return pb.StageResponse(Size=self._jobs.stage(self._job_of(request, context), *where, rows))
 
     def _seal(self, data: bytes, context: grpc.ServicerContext) -> pb.SealResponse:
         request = parse(pb.SealRequest, data)
@@ -405,8 +403,8 @@ class Service(grpc.GenericRpcHandler):
 
     def _job_of(self, request: Any, context: grpc.ServicerContext) -> str:
         """Return the client of a job, if the caller may append to its journals."""
-        self.guard.check(context, check_client(request.ClientID), "append")
-        client: str = request.ClientID
+        client = check_client(request.ClientID)
+        self.guard.check(context, client, "append")
         return client
 
     def _refuse(self, _: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
