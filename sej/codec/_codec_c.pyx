@@ -997,7 +997,8 @@ def open_folder(str path not None, int flags):
 def replace_leased(str path not None, tuple state not None, list parts not None, bytes never not None):
     """Replace parts of a file that is in a state, under a lease, if it has their old bytes; see the reference.
 
-    It is one call, because it takes half of the time that its ten system calls take one by one from Python.
+    It is one call, because it takes half of the time that its ten system calls take one by one from Python. It keeps the
+    interpreter's lock: a child that another thread forks here would keep the file open, and its lease, which halts editors.
     """
     cdef int64_t fields[3]
     cdef int64_t at[2]
@@ -1007,7 +1008,10 @@ def replace_leased(str path not None, tuple state not None, list parts not None,
     cdef char room[4096]
     cdef int count = 0, done = 0, fd, failed = 0
     cdef bytes before, after
-    fields[0], fields[1], fields[2] = state
+    try:
+        fields[0], fields[1], fields[2] = state
+    except OverflowError:  # an inode from 2^63 on, or a time after 2262
+        return None
     for position, before, after in parts:
         if count == 2 or len(before) >= sizeof(room) or len(before) != len(after):
             return None
@@ -1016,12 +1020,11 @@ def replace_leased(str path not None, tuple state not None, list parts not None,
     cdef bytes name = PyUnicode_EncodeFSDefault(path)
     cdef const char *raw = name
     cdef const char *stop = never
-    with nogil:
-        fd = sej_open(raw, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
-        if fd >= 0:
-            done = sej_replace(fd, fields, count, at, old, now, sizes, stop, room)
-            failed = errno
-            c_close(fd)
+    fd = sej_open(raw, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
+    if fd >= 0:
+        done = sej_replace(fd, fields, count, at, old, now, sizes, stop, room)
+        failed = errno
+        c_close(fd)
     if done < 0:
         raise OSError(failed, os.strerror(failed), path)
     return (fields[0], fields[1], fields[2]) if done else None

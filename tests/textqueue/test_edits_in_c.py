@@ -1,6 +1,8 @@
 """An edit in one call into C does what a session does, or leaves it to one."""
 
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,56 @@ def test_nothing_is_replaced_in_another_state_or_kind_of_file(path: Path) -> Non
     assert replaced(link, state(path), part) is None
     assert replaced(path.with_name("absent"), state(path), part) is None
     assert path.read_bytes() == b"-a\n-b\n-c\n"
+
+
+def test_a_state_that_no_c_number_holds_leaves_the_edit_to_a_session(path: Path) -> None:
+    """Some file systems have inodes from 2^63 on, and a time may be after 2262."""
+    inode, size, mtime_ns = state(path)
+    assert replaced(path, (inode + (1 << 63), size, mtime_ns), (2, b"\n-b\n", b"\n=b\n")) is None
+    assert replaced(path, (inode, size, mtime_ns + (1 << 63)), (2, b"\n-b\n", b"\n=b\n")) is None
+
+
+def test_a_child_forked_in_a_session_does_not_keep_the_file_lease(path: Path) -> None:
+    """Editors would wait for it for 45 seconds."""
+    with TextQueue(path) as q:
+        got(q)
+        with q._inputs.sources[0].file as session:
+            assert session.alone
+            with ThreadPoolExecutor() as pool:
+                child = pool.submit(_forked).result()
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # raises BlockingIOError if a process has the lease
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_a_child_forked_while_another_thread_edits_does_not_keep_the_file(path: Path) -> None:
+    """The edit keeps the interpreter's lock from the opening of the file to its end."""
+    ends, opened = [False], [""]
+
+    def edit() -> None:
+        while not ends[0]:
+            assert replaced(path, state(path), (2, b"\n-b\n", b"\n-b\n"))
+
+    with ThreadPoolExecutor() as pool:
+        edits = pool.submit(edit)
+        for _ in range(20):
+            child = _forked()
+            opened = [os.readlink(entry) for entry in Path(f"/proc/{child}/fd").iterdir()]
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            if str(path) in opened:
+                break
+        ends[0] = True
+        edits.result()
+    assert str(path) not in opened
+
+
+def _forked() -> int:
+    """Fork a child that only waits."""
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(1)
+    return child

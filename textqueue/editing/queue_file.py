@@ -135,6 +135,7 @@ class QueueFile:
     def __exit__(self, *_: object) -> None:
         try:
             if self._open:
+                end_file_lease(self.file)  # first: a child that another thread forks while it closes would keep it
                 self._open = False
                 self.file.close()
         finally:
@@ -466,7 +467,13 @@ class QueueFile:
     # Changes by other processes
 
     def _after_fork(self) -> None:
-        """In a forked child, read the ledger again: the parent may have been about to change what was read."""
+        """In a forked child, read the ledger again: the parent may have been about to change what was read.
+
+        A copy of the file in a session of another thread would keep the file lease, for which editors wait.
+        """
+        if self._open:
+            self._open = False
+            self.file.close()
         self.ledger.close()
 
     def refresh(self) -> None:
