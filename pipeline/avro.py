@@ -3,7 +3,8 @@
 A cursor has the position in each value. A field reads its bytes of all values, and moves all positions. Positions only
 grow, and never past the end of their value. So values are whole records exactly if all positions end at their ends.
 
-Not every schema can be read in this way, and not every value: what is wrong, or an array of very many items, raises.
+Not every schema can be read in this way, nor an array of very many items: that raises :exc:`NotInStepError`. A wrong
+value raises another error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class NotInStepError(ValueError):
-    """A schema that cannot be read in step."""
+    """A schema, or values, that cannot be read in step."""
 
 
 class Cursor:
@@ -248,7 +249,7 @@ def _array(read: _Read, kind: pa.DataType | None) -> _Read:
         whose = [rows[:0]]
         while rows.size:
             if len(items) == _ITEMS_MAX:
-                raise ValueError("an array has too many items")
+                raise NotInStepError("an array has too many items")
             items.append(cursor.some(rows, read))
             whose.append(rows)
             left[rows] -= 1

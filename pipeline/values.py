@@ -325,10 +325,12 @@ def _avro(given: ValueFormat, schema: pa.Schema) -> _Rows:
     def rows(values: pa.Array) -> pa.RecordBatch:
         try:
             return pa.RecordBatch.from_arrays(together(values), schema=schema)
+        except NotInStepError:
+            pass  # half of the values would hardly be another case: each try is hundreds of steps
         except _UNFIT:
             if len(values) > 1:
                 raise
-        return single(values)  # what is wrong with it; or it cannot be read in step
+        return single(values)  # or what is wrong with the value
 
     return rows
 

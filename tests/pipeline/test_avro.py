@@ -181,3 +181,24 @@ def test_long_arrays(count: int) -> None:
     rows = values._avro(values.ValueFormat("avro", json.dumps(schema).encode()), columns)
     found, reasons = values._fitted(pa.array(encoded, pa.binary()), columns, rows, 1 << 13)
     assert (found["f0"].to_pylist(), reasons) == ([[*range(count)], [1], [-3]], {})
+
+
+def test_values_with_long_arrays_are_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def in_step(*given: Any) -> Any:
+        read = avro.in_step(*given)
+
+        def columns(array: pa.Array) -> list[pa.Array]:
+            tried.append(len(array))
+            return read(array)
+
+        return columns
+
+    monkeypatch.setattr(values, "in_step", in_step)
+    schema = {"type": "record", "name": "Long", "fields": [{"name": "f", "type": listed(SIMPLE[3])[0]}]}
+    encoded = b"\xda\x04" + b"\1" * 301 + b"\0"
+    columns = pa.schema([("f", pa.list_(pa.bool_()))])
+    rows = values._avro(values.ValueFormat("avro", json.dumps(schema).encode()), columns)
+    found, reasons = values._fitted(pa.array([encoded] * 8, pa.binary()), columns, rows, 1 << 13)
+    assert (found["f"].to_pylist(), reasons, tried) == ([[True] * 301] * 8, {}, [8])
