@@ -116,8 +116,9 @@ class ValueFormat(NamedTuple):
         Raises:
             FormatError: a row does not fit.
         """
-        rows = batch.rename_columns([_field(name) for name in batch.schema.names]).to_pylist()
-        encode = _ENCODERS[self.form](self)
+        batch = batch.rename_columns([_field(name) for name in batch.schema.names])
+        rows = batch.to_pylist(maps_as_pydicts="strict" if "map<" in str(batch.schema) else None)  # it takes longer
+        encode = _ENCODERS[self.form](self, batch.schema)
         values = []
         for row in rows:
             try:
@@ -241,7 +242,7 @@ def _json(_: ValueFormat, schema: pa.Schema) -> _Rows:
             raise ValueError("it is not an object")
         lists = pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), pc.replace_substring(text, "\n", " "))
         lines = pc.binary_join(lists, "\n")[0].as_buffer()
-        fields = [(_field(field.name), _as_json(field.type)) for field in schema]
+        fields = [(_field(field.name), _as_text(field.type, _is_text_in_json)) for field in schema]
         found = pyarrow.json.read_json(
             pa.py_buffer(lines),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
@@ -257,13 +258,23 @@ def _json(_: ValueFormat, schema: pa.Schema) -> _Rows:
     return rows
 
 
-def _as_json(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which Arrow reads JSON; it is cast to the other type."""
+def _as_text(kind: pa.DataType, is_text: Callable[[pa.DataType], bool]) -> pa.DataType:
+    """Return the type to read, which is cast to this one: text for the types that are text in a format."""
     if pa.types.is_list(kind):
-        return pa.list_(_as_json(kind.value_type))
+        return pa.list_(_as_text(kind.value_type, is_text))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_as_json(field.type)) for field in kind])
-    return pa.string() if pa.types.is_date(kind) or pa.types.is_binary(kind) else kind
+        return pa.struct([field.with_type(_as_text(field.type, is_text)) for field in kind])
+    return pa.string() if is_text(kind) else kind
+
+
+def _is_text_in_json(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_binary(kind))
+
+
+def _is_text_in_msgpack(kind: pa.DataType) -> bool:
+    """Return whether MessagePack has no such type, so that msgspec writes text."""
+    is_local = pa.types.is_timestamp(kind) and kind.tz is None
+    return bool(is_local or pa.types.is_date(kind) or pa.types.is_decimal(kind))
 
 
 def _each(
@@ -292,7 +303,11 @@ def _msgpack(_: ValueFormat, schema: pa.Schema) -> _Rows:
     row = msgspec.defstruct("Row", [(name, Any, None) for name in fields], rename=fields, gc=False)
 
     def column(found: list[Any], field: pa.Field) -> pa.Array:
-        return pa.array(list(map(attrgetter(names[field.name]), found)), field.type)
+        values = list(map(attrgetter(names[field.name]), found))
+        try:
+            return pa.array(values, field.type)
+        except pa.ArrowException:
+            return pa.array(values, _as_text(field.type, _is_text_in_msgpack)).cast(field.type)
 
     return _each(schema, msgspec.msgpack.Decoder(row).decode, column, msgspec.DecodeError)
 
@@ -404,18 +419,30 @@ _FORMATS: Final[dict[str, Callable[[ValueFormat, pa.Schema], _Rows]]] = {
 }
 
 
-def _to_msgpack(_: ValueFormat) -> Callable[[Any], bytes]:
+def _to_msgpack(_: ValueFormat, __: pa.Schema) -> Callable[[Any], bytes]:
     with needed("formats"):
         import msgspec
     return msgspec.msgpack.Encoder().encode
 
 
-def _to_avro(given: ValueFormat) -> Callable[[Any], bytes]:
+def _to_avro(given: ValueFormat, columns: pa.Schema) -> Callable[[Any], bytes]:
     with needed("formats"):
         import fastavro
-    schema = fastavro.parse_schema(json.loads(given.definition))
+        from fastavro.validation import ValidationError, validate
+    named: dict[str, Any] = {}
+    schema = fastavro.parse_schema(json.loads(given.definition), named_schemas=named)
+    try:
+        in_step(schema, named, {field.name: field.type for field in columns})
+        are_read = True
+    except NotInStepError:
+        are_read = False
 
     def encode(row: Any) -> bytes:
+        if not are_read:  # as these types: fastavro writes 1.5 as the long 1, and any text as true
+            try:
+                validate(row, schema)
+            except ValidationError as error:
+                raise ValueError(str(error)) from error
         file = io.BytesIO()
         fastavro.schemaless_writer(file, schema, row, strict=True)
         return file.getvalue()
@@ -423,7 +450,7 @@ def _to_avro(given: ValueFormat) -> Callable[[Any], bytes]:
     return encode
 
 
-def _to_protobuf(given: ValueFormat) -> Callable[[Any], bytes]:
+def _to_protobuf(given: ValueFormat, _: pa.Schema) -> Callable[[Any], bytes]:
     kind = _message(given)
     return lambda row: cast("bytes", kind(**row).SerializeToString())
 

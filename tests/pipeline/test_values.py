@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import fastavro
 import msgpack
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, message_factory
@@ -26,9 +27,10 @@ import sej
 import shard
 from hub.wire import Server
 from pipeline import jobs
-from pipeline.columns import ONE_SOURCE
-from pipeline.options import Fields
+from pipeline.columns import ONE_SOURCE, arrow_type
+from pipeline.options import Fields, FormatError
 from pipeline.schemas import keep_schema
+from pipeline.values import ValueFormat
 from tests.cli.inside import Done, inside
 
 AT = datetime(2026, 1, 31, 12, 30, 0, 250_000, UTC)
@@ -394,6 +396,38 @@ def test_spark_writes_values_of_columns(spark: SparkSession, tmp_path: Path, des
     for columns in (["id", "'x' AS value"], ["key"]):
         with pytest.raises(Exception, match=r"valueFormat makes the value .* leave out the column value"):
             given.selectExpr(*columns).write.format("sej").option("valueFormat", "msgpack").mode("append").save("x")
+
+
+def avro_of(kind: Any) -> ValueFormat:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "f", "type": kind}]}
+    return ValueFormat("avro", json.dumps(schema).encode())
+
+
+def test_messagepack_has_dates_decimals_and_local_times_as_text(tmp_path: Path) -> None:
+    row = {
+        "day": date(2026, 2, 3),
+        "sum": Decimal("1.25"),
+        "at": datetime(2026, 2, 3, 4, 5),
+        "in": {"n": 1, "days": []},
+    }
+    schema = "day date, sum decimal(10,2), at timestamp_ntz, in struct<n int, days array<date>>"
+    some = [row, {**row, "in": {"n": None, "days": [date(2026, 1, 1)]}}, dict.fromkeys(row)]
+    batch = pa.RecordBatch.from_pylist(some, pa.schema(list(arrow_type(f"struct<{schema}>"))))
+    values = ValueFormat("msgpack").encoded(batch)
+    fill(tmp_path, [*values, values[0].replace(b"2026-02-03", b"2026-13-03")])
+    found = rows(tmp_path, schema, columns=list(row), format="msgpack")
+    assert found[:3] == some and set(found[3].values()) == {None}
+
+
+def test_an_avro_map_is_written() -> None:
+    batch = pa.record_batch([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))], ["f"])
+    assert avro_of({"type": "map", "values": "long"}).encoded(batch) == [b"\2\2a\2\0"]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("long", 1.5), ("boolean", "false"), (["null", "int"], 1 << 40)])
+def test_a_value_that_avro_would_change_is_refused(kind: Any, value: Any) -> None:
+    with pytest.raises(FormatError, match="this row cannot be written as avro"):
+        avro_of(kind).encoded(pa.record_batch([pa.array([value])], ["f"]))
 
 
 @pytest.mark.spark
