@@ -269,7 +269,7 @@ _TXN: Final = (
 WRITE: Final = (
     # Make the value of the other columns, as fields of it. As JSON: to_json(struct(...)) AS value
     Option("valueFormat", _one_of("avro", "msgpack", "protobuf")),
-    # As for reading.
+    # The schema of the values, as for reading.
     Option("valueDefinition", _text("a schema of Avro, or FILE:MESSAGE")),
     # The shards' prefix; without prefix and bits the path is one journal. Kafka: topic
     Option("prefix", _text("a prefix")),
