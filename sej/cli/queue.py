@@ -25,7 +25,6 @@ from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, Progr
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import Item, WorkQueue
-from sej.system.process import set_from_handler
 
 _SLICE_S: Final = 0.5
 _KESTREL: Final = "its dead letters are a queue of their own next to it, QUEUE_dead: `sej queue get` takes from that"
@@ -143,9 +142,9 @@ def get(
     is_new = wait and place.wait(None if follow else timeout)
     taken, failed = 0, False
     limit = count if count is not None else sys.maxsize if command else 1
-    with place.open_existing(is_new=is_new, **options) as opened, _stoppable(program=bool(command)) as stopped:
+    with place.open_existing(is_new=is_new, **options) as opened, _stoppable(program=bool(command)) as stop:
         renewed_s = options["lease_s"] if "extend" in opened.can else None
-        get = partial(_next, opened, None if follow else timeout, stopped)
+        get = partial(_next, opened, None if follow else timeout, stop)
         while taken < limit and (item := get()) is not None:
             taken += 1
             if command:
@@ -154,22 +153,37 @@ def get(
                 sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
                 sys.stdout.flush()
                 item.done()
-    if not taken and not stopped.is_set():
+    if not taken and not stop.is_asked():
         raise SystemExit(Exit.MISSING)
     if failed:
         raise SystemExit(Exit.WRONG)
 
 
-def _next(opened: WorkQueue, timeout: float | None, stopped: threading.Event) -> Item | None:
+class _Stop:
+    """A request to stop: a flag and not an event, whose lock the code that a signal interrupts may hold."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def ask(self, *_: object) -> None:
+        """Request it."""
+        self._asked = True
+
+    def is_asked(self) -> bool:
+        """Return whether it was requested."""
+        return self._asked
+
+
+def _next(opened: WorkQueue, timeout: float | None, stop: _Stop) -> Item | None:
     """Return the next item, or None if the queue is empty or a stop was requested.
 
     It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    while not stopped.is_set():
+    while not stop.is_asked():
         left = _SLICE_S if deadline is None else max(deadline - time.monotonic(), 0.0)
         item = opened.get(min(left, _SLICE_S))
-        if item is not None and stopped.is_set():
+        if item is not None and stop.is_asked():
             item.give_back()
         elif item is not None or left <= 0:
             return item
@@ -177,23 +191,19 @@ def _next(opened: WorkQueue, timeout: float | None, stopped: threading.Event) ->
 
 
 @contextmanager
-def _stoppable(*, program: bool) -> Iterator[threading.Event]:
-    """Give an event that requests a stop before the next item.
+def _stoppable(*, program: bool) -> Iterator[_Stop]:
+    """Let a stop be requested before the next item.
 
-    With a program, SIGTERM sets it, so that no other worker gets the item of the program too. Without one, it is set
-    when the reader of the output has closed the pipe.
+    With a program, SIGTERM requests it, so that no other worker gets the item of the program too. Without one, it is
+    requested when the reader of the output has closed the pipe.
     """
     from sej.cli.shared.terminal import until_reader_leaves
 
-    stopped = threading.Event()
-
-    def ask(*_: object) -> None:
-        set_from_handler(stopped)
-
-    before = signal.signal(signal.SIGTERM, ask) if program else None
+    stop = _Stop()
+    before = signal.signal(signal.SIGTERM, stop.ask) if program else None
     try:
-        with nullcontext() if program else until_reader_leaves(ask):
-            yield stopped
+        with nullcontext() if program else until_reader_leaves(stop.ask):
+            yield stop
     finally:
         if program:
             signal.signal(signal.SIGTERM, before)
