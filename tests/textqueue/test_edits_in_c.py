@@ -155,6 +155,21 @@ def test_a_child_forked_while_another_thread_edits_does_not_keep_the_file(path: 
     assert str(path) not in opened
 
 
+def test_a_child_forked_in_a_session_of_another_thread_edits(path: Path) -> None:
+    with TextQueue(path) as q, ThreadPoolExecutor(1) as pool:
+        message = got(q)
+        session = q._inputs.sources[0].file
+        pool.submit(session.__enter__).result()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            message.mark_as_cleared()
+            os._exit(0)
+        pool.submit(session.__exit__).result()
+        assert os.waitpid(child, 0)[1] == 0
+    assert path.read_bytes().startswith(b"=a\n")
+
+
 def _forked() -> int:
     """Fork a child that only waits."""
     child = os.fork()

@@ -97,7 +97,6 @@ class QueueFile:
         self._conflicts, self._deliver = options.conflicts, options.on_revert == "deliver"
         self._is_os = self.disk is OS and replace_leased is not None
         self.guard = Guard(path, disk=self.disk, queue=path)
-        self.threads = self.guard.threads
         self.ledger = Ledger(self.guard.log, disk=self.disk, queue=path)
         self.thread = 0  # the one that has the session; 0: none
         self.alone = False  # whether this process has the file lease, so that no other process can open the file
@@ -376,6 +375,11 @@ class QueueFile:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
 
+    @property
+    def threads(self) -> threading.RLock:
+        """The mutex of this process; a forked child has another one."""
+        return self.guard.threads
+
     def check_open(self) -> None:
         """Check that the queue is open, and that this is not a signal handler in a session: it would wait."""
         if self.closed:
@@ -474,6 +478,8 @@ class QueueFile:
         if self._open:
             self._open = False
             self.file.close()
+        if self.thread != threading.get_ident():
+            self.thread = 0
         self.ledger.close()
 
     def refresh(self) -> None:

@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import Disk, File
+from sej.system.lifecycle import owns
 from sej.system.locks import is_current
 from sej.system.paths import absolute_name
 from sej.system.sealed import SealedFile, seal, whole
@@ -211,13 +212,21 @@ class Guard:
     def close(self) -> None:
         """Close the lock file. The next operation opens it again."""
         with self.threads:
-            self._after_fork()
+            self._close()
 
-    def _after_fork(self) -> None:
-        """In a forked child, close the copy of the descriptor, without unlocking the lock of the parent."""
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _after_fork(self) -> None:
+        """In a forked child, close the copy of the descriptor, without unlocking the lock of the parent.
+
+        A thread that does not exist here may have held the mutex.
+        """
+        self._close()
+        if not owns(self.threads):
+            self.threads, self._depth = threading.RLock(), 0
 
     def _take(self, now: float) -> None:
         look = now - self._looked > _LOOK_S
