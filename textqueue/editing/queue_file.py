@@ -122,8 +122,7 @@ class QueueFile:
                 self._open = True
                 if self._begin(self.file):
                     return self
-                self._open = False
-                self.file.close()
+                self._close_file()
         except BaseException as error:
             self.__exit__()
             if isinstance(error, OSError) and error.errno == errno.ELOOP and self.guard.look():
@@ -135,11 +134,15 @@ class QueueFile:
         try:
             if self._open:
                 end_file_lease(self.file)  # first: a child that another thread forks while it closes would keep it
-                self._open = False
-                self.file.close()
+                self._close_file()
         finally:
             self.thread = 0
             self.guard.__exit__()
+
+    def _close_file(self) -> None:
+        if self._open:
+            self.file.close()
+            self._open = False  # last: a second call finishes an interrupted one
 
     def edit_known(self, place: Place, making: Making, claim: bytes) -> Place | None:
         """Change a message in one call into C, without a session; None: that call does not know enough for it.
@@ -391,6 +394,7 @@ class QueueFile:
         """Close the files. The object cannot be reopened."""
         with self.threads:
             self.closed = True
+            self._close_file()
             self.guard.close()
             self.ledger.close()
 
@@ -475,9 +479,7 @@ class QueueFile:
 
         A copy of the file in a session of another thread would keep the file lease, for which editors wait.
         """
-        if self._open:
-            self._open = False
-            self.file.close()
+        self._close_file()
         if self.thread != threading.get_ident():
             self.thread = 0
         self.ledger.close()
