@@ -2,7 +2,9 @@
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -135,24 +137,32 @@ def test_a_child_forked_in_a_session_does_not_keep_the_file_lease(path: Path) ->
 
 def test_a_child_forked_while_another_thread_edits_does_not_keep_the_file(path: Path) -> None:
     """The edit keeps the interpreter's lock from the opening of the file to its end."""
-    ends, opened = [False], [""]
+    ends = threading.Event()
 
     def edit() -> None:
-        while not ends[0]:
+        while not ends.is_set():
             assert replaced(path, state(path), (2, b"\n-b\n", b"\n-b\n"))
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(1) as pool:
         edits = pool.submit(edit)
-        for _ in range(20):
-            child = _forked()
-            opened = [os.readlink(entry) for entry in Path(f"/proc/{child}/fd").iterdir()]
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            if str(path) in opened:
-                break
-        ends[0] = True
+        try:
+            for _ in range(20):
+                child = os.fork()
+                if not child:
+                    os._exit(str(path) in opened_files())
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            ends.set()
         edits.result()
-    assert str(path) not in opened
+
+
+def opened_files() -> list[str]:
+    """Return the paths of the files that this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the descriptor of the list
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found
 
 
 def test_a_child_forked_in_a_session_of_another_thread_edits(path: Path) -> None:
