@@ -140,7 +140,7 @@ def _rates(root: Path, peer: ModuleType, shape: str, line: str) -> list[Row]:
         row(f"textqueue 1.1 get_next and mark, {shape}", f"{mark:,.0f}/s", 1.0),
         row(f"get_next, {shape}", f"{found['get_next']:,.0f}/s", found["get_next"] / read, 10),
         row(f"messages, {shape}", f"{found['messages']:,.0f}/s", found["messages"] / read, 10),
-        row(f"get_next and mark one by one, {shape}", f"{found['mark']:,.0f}/s", found["mark"] / mark, 0.7),
+        row(f"get_next and mark one by one, {shape}", f"{found['mark']:,.0f}/s", found["mark"] / mark, 0.95),
         row(f"messages and mark_many, {shape}", f"{found['mark_many']:,.0f}/s", found["mark_many"] / mark, 2),
     ]
 
