@@ -111,6 +111,20 @@ def test_a_save_by_a_program_that_kept_the_line_out_is_older_than_the_claim(path
         assert [(one.text, one.kind) for one in q.conflicts] == [("a", "reverted")]
 
 
+def test_a_save_by_a_program_that_kept_the_line_out_lets_the_next_session_add_it(path: Path) -> None:
+    path.write_text(f"-a\n\\{MUTEX}\n-b\n")
+    with TextQueue(path) as q:
+        q.append("c")
+        buffer = path.read_bytes()
+        with path.open("rb"):
+            claim = taken(q)
+        path.write_bytes(buffer)
+        assert claim.done()
+        assert len(numbers(path)) == 1
+        path.write_bytes(buffer)
+        assert [m.value for m in q.messages()] == ["b", "c"]
+
+
 def test_a_person_may_move_the_line(path: Path) -> None:
     buffer = plain(path) + lined(b"")
     work(path)

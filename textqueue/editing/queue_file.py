@@ -328,8 +328,10 @@ class QueueFile:
         elif not (end_file_lease(file) or token == before):
             token = unknown(token)  # the other program may have gone on saving meanwhile: the next call looks again
         self.note(sorted(repair.conflicts, key=lambda conflict: conflict.position))
-        if alone or repair.sorted_to >= 0:
+        if repair.sorted_to >= 0 or repair.generation.position >= 0:
             self.ledger.pending_line = repair.sorted_to
+        elif alone and self.ledger.pending_line >= 0:
+            self.ledger.pending_line = repair.generation.number  # a buffer that is read from now on has seen this
         self.ledger.begin(repair.claims, token, repair.generation, lines=repair.removed)
         return bool(repair.gone)
 
