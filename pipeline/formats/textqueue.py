@@ -91,7 +91,7 @@ class OnFile:
     """A place for a job's rows: the tasks send them to the driver. Text queues are for people, so there are not many.
 
     Attributes:
-        bits: none: there are no shards.
+        bits: always None, because a text queue has no shards.
     """
 
     bits = None

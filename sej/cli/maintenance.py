@@ -248,7 +248,7 @@ class _Moving(click.Group):
     """Takes ``sej archive --to TARGET DIR`` for its subcommand ``move``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the name of the subcommand if there is none."""
+        """Add the name of the subcommand if the arguments lack one."""
         named = not args or args[0] in (*self.commands, *self.get_help_option_names(ctx))
         return super().parse_args(ctx, args if named else ["move", *args])
 

@@ -379,7 +379,7 @@ def plan_between(
         indexed: as for :func:`plan_segment`.
 
     Returns:
-        The plan, and the offset from which on the messages belong to a later segment; MAX_OFFSET: there is none.
+        The plan, and the offset from which on the messages belong to a later segment; MAX_OFFSET: this is the last one.
     """
     first_offset = segments[at].first_offset
     ceiling = segments[at + 1].first_offset if at + 1 < len(segments) else MAX_OFFSET

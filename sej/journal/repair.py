@@ -268,7 +268,7 @@ class _Work:
         """Note every range of damaged bytes and copy it; ranges that are close together become one piece of the file.
 
         Returns:
-            The path of the copy of each; None if there are no bytes, or with dry_run.
+            The path of the copy of each; None if nothing was put aside, or with dry_run.
         """
         pieces: list[tuple[int, int]] = []
         for start, end, reason in damage:

@@ -91,7 +91,7 @@ class JournalItem(Item):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that were put, a new dict at each access; empty if there are none."""
+        """The headers that were put, a new dict at each access; empty if none were put."""
         return dict(self._headers or {})
 
     def done(self, result: Any = None) -> None:
