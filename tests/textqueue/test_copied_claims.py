@@ -1,7 +1,7 @@
 """A user copies a message while a worker has it: the copy, with the claim in its mutex, is a message like any other."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,8 @@ from tests.textqueue.claiming import MUTEX, claim_elsewhere, plain, said, taken
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.message import marking
 from textqueue.editing.tq_file import ClaimLostError
-from textqueue.reading.details import details
+from textqueue.format import mutex
+from textqueue.reading.details import details, totals
 
 _THEN = "sys.stdin.readline()\nprint(claim.done(), len(q.conflicts), flush=True)\nsys.stdin.readline()\n"
 _EMPTY = b"-a\n\\" + MUTEX.encode() + b"\n"
@@ -75,12 +76,43 @@ def test_a_copy_is_listed_as_free_and_can_be_marked(path: Path) -> None:
         assert claim.done()
 
 
-@pytest.mark.parametrize("holder", [b"bob", b"mine           ", b"17@elsewhere/1234567"])
-def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, holder: bytes) -> None:
-    with TextQueue(path) as q, TextQueue(path) as other:
+@pytest.fixture
+def on_vm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this host be called ``vm``."""
+    mutex._own.cache_clear()
+    monkeypatch.setattr(mutex, "process_host", lambda: "vm")
+    yield
+    mutex._own.cache_clear()
+
+
+@pytest.mark.usefixtures("on_vm")
+@pytest.mark.parametrize("claimed", [0, 2])
+@pytest.mark.parametrize(
+    "part", ["            825", "     @vm/90", "       m/90825", "        /", "11513@vm/", "11513@v", "11513@"]
+)
+def test_a_part_of_a_claim_that_an_editor_has_read_is_free(path: Path, part: str, claimed: int) -> None:
+    """An editor reads in steps while a worker writes ``11513@vm/90825``, and saves."""
+    with TextQueue(path) as q, TextQueue(path, settle_s=0) as other:
+        q.append_many(["a", "a"], [MUTEX])
+        claims = [taken(q) for _ in range(claimed)]
+        path.write_bytes(path.read_bytes() + f"-a\n\\mutex={part:30}\n".encode())
+        assert len(list(iter(other.get_next, None))) == 3 - claimed
+        assert totals(other._inputs.sources, now_ns=0).claimed == claimed
+        claims += iter(other.take, None)
+        assert len(claims) == 3
+        assert all(claim.done() for claim in claims)
+        assert plain(path).count(b"=a") == 3
+
+
+@pytest.mark.usefixtures("on_vm")
+@pytest.mark.parametrize(
+    "text", ["bob", "mine           ", "17@elsewhere/1234567", "17", "    17", "vm", "m/17", "a/17"]
+)
+def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, text: str) -> None:
+    with TextQueue(path) as q, TextQueue(path, settle_s=0) as other:
         q.append("a", [MUTEX])
         claim = taken(q)
-        path.write_bytes(path.read_bytes() + b"-a\n\\mutex=%s\n" % holder)
+        path.write_bytes(path.read_bytes() + f"-a\n\\mutex={text}\n".encode())
         assert other.take() is None
         assert other.get_next() is None
         assert claim.done()

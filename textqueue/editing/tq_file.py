@@ -169,12 +169,12 @@ class TqFile:
         return bool(self._in_transit) and essence(raw) in self._in_transit
 
     def is_copy(self, position: int, raw: bytes) -> bool:
-        """Return whether the claim in the mutex of a message is free: a copy by a user, or a claim that has ended.
+        """Return whether the claim in the mutex of a message is free: a copy, a claim that has ended, or a part of one.
 
         The ledger has every claim of this host. The caller holds the lock, and the message is at the position.
         """
-        ledger, holder = self.file.ledger, holder_of(raw)
-        return self.file.known and ledger.epoch > 0 and position not in ledger.claims and is_here(holder)
+        ledger = self.file.ledger
+        return self.file.known and ledger.epoch > 0 and position not in ledger.claims and is_here(raw)
 
     def was_copied(self, position: int, raw: bytes) -> bool:
         """As :meth:`is_copy`, for a message that a reader has read without the lock."""

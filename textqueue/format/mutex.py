@@ -5,7 +5,8 @@ A claim is written as ``mutex=pid@host/start``. Start is when that process start
 follows the host name after ``#``: pids of another namespace cannot be checked, like those of another host. If the
 variable has less than ``ROOM`` bytes, or the claim does not fit, it is written into the ledger instead.
 
-Any other text in the variable was written by a user, and claims the message as well.
+Any other text in the variable was written by a user, and claims the message as well, unless it can be a part of a claim
+of this host (:func:`is_here`) and the ledger has no claim of the message.
 
 **The lease** of a claim says when another worker may take the message of a process that is alive. In the ledger, a
 claim names its process. If it has a lease, the deadline follows on two clocks::
@@ -42,7 +43,8 @@ from textqueue.format.grammar import MUTEX
 from textqueue.format.parser import decode, name_of, variables_of
 
 ROOM: Final = 24
-_OWNER: Final = re.compile(rb"(\d{1,20})@([^/\s]+)/(\d{1,20})")
+_DIGITS: Final = 20
+_OWNER: Final = re.compile(rb"(\d{1,%d})@([^/\s]+)/(\d{1,%d})" % (_DIGITS, _DIGITS))
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
 """Finds a mutex variable that has a value."""
@@ -130,15 +132,27 @@ def host_of(owner: bytes) -> str:
     return decode(match[2])
 
 
-def is_here(owner: bytes) -> bool:
-    """Return whether a program on this host has written this claim, or a part of it that an editor has read."""
-    host = _own(os.getpid())[0]
-    pid, at, rest = owner.partition(b"@")
-    if at and (not pid or (pid.isdigit() and len(pid) <= 20)):
-        name, slash, start = rest.partition(b"/")
-        return (name == host and (not start or start.isdigit())) if slash else host.startswith(name)
-    name, slash, start = owner.partition(b"/")
-    return bool(slash) and start.isdigit() and host.endswith(name)
+def is_here(raw: bytes) -> bool:
+    """Return whether a program on this host has written the claim in a message's mutex, or a part of it.
+
+    An editor that reads while the claim is written has a part of it, with blanks in place of the rest. A part of the
+    pid or of the host's name alone looks like a reservation by a person, and counts as one.
+    """
+    mutex, host = mutex_of(raw), _own(os.getpid())[0]
+    if mutex is None:
+        return False
+    pid, at, rest = mutex.holder.rpartition(b"@")
+    name, slash, start = rest.rpartition(b"/")
+    if len(pid) > _DIGITS or not (pid or b"0").isdigit():
+        return False
+    if at and not slash:
+        return host.startswith(rest)
+    if not (rest and (start or b"0").isdigit()):
+        return False
+    if at:
+        return name == host
+    blanks = len(mutex.data) - len(mutex.data.lstrip())
+    return host.endswith(name) and blanks + len(name + slash) >= len(b"1@" + host + b"/")
 
 
 @lru_cache

@@ -23,7 +23,7 @@ from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile, hash_of, take
 from textqueue.format.generation import is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_claim
+from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
 from textqueue.format.parser import chunks
 from textqueue.format.windows import (
     FIRST_WINDOW,
@@ -243,7 +243,7 @@ def _taken(source: TqFile, message: Message, owner: bytes | None) -> bool:
     holder = holder_of(message.raw) if owner is None else claimant(owner)
     if not holder:
         return False
-    copied = owner is None and is_claim(holder) and source.was_copied(message.position, message.raw)
+    copied = owner is None and is_here(message.raw) and source.was_copied(message.position, message.raw)
     return (is_alive(holder) and not copied) or source.in_transit(message.raw)
 
 

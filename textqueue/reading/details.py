@@ -135,7 +135,7 @@ class _File:
             record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
         owner = record.detail if record is not None and record.digest == name else holder_of(message.raw)
         holder = claimant(owner)
-        if record is None and message.epoch == self._epoch and is_here(holder):  # a user copied the message
+        if record is None and message.epoch == self._epoch and is_here(message.raw):  # a user copied the message
             return None, since_ns
         is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
         return (decode(holder) if is_held else None), since_ns
