@@ -21,10 +21,12 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from hub.batch import Batch, Limits, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
@@ -74,6 +76,7 @@ _OTHER_FILES: Final = 1024
 """Files of a server for connections and readers."""
 
 
+@dataclass
 class Counters:
     """Counts batches, messages and refusals; threads may share it.
 
@@ -88,19 +91,22 @@ class Counters:
         latency_s: the sum of these durations, in seconds.
     """
 
-    def __init__(self) -> None:
-        """Start at zero."""
+    puts: int = 0
+    messages: int = 0
+    bytes: int = 0
+    resent: int = 0
+    unseen: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    latency_buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Make the lock of all fields."""
         self._lock = threading.Lock()
-        self.puts = self.messages = self.bytes = self.resent = self.unseen = 0
-        self.refusals: Counter[str] = Counter()
-        self.latency_buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self.latency_s = 0.0
 
     def count_batch(self, messages: int, size: int, seconds: float) -> None:
         """Count an accepted batch."""
-        bucket = 0
-        while bucket < len(LATENCY_BOUNDS_S) and seconds > LATENCY_BOUNDS_S[bucket]:
-            bucket += 1
+        bucket = bisect_left(LATENCY_BOUNDS_S, seconds)
         with self._lock:
             self.puts += 1
             self.messages += messages
@@ -116,12 +122,14 @@ class Counters:
 
     def refused(self, error: BaseException) -> None:
         """Count a refused batch."""
+        name = type(error).__name__
         with self._lock:
-            self.refusals[type(error).__name__] += 1
+            self.refusals[name] = self.refusals.get(name, 0) + 1
 
 
-class Counts(NamedTuple):
-    """What a server has counted since it was started, as :class:`Counters`, and what it does at the moment.
+@dataclass
+class Counts(Counters):
+    """What a server has counted since it was started, and what it does at the moment.
 
     Attributes:
         stalled: readers that were disconnected because others waited.
@@ -137,24 +145,16 @@ class Counts(NamedTuple):
         answers_waiting: readers that wait for memory.
     """
 
-    puts: int
-    messages: int
-    bytes: int
-    resent: int
-    unseen: int
-    stalled: int
-    refusals: dict[str, int]
-    latency_buckets: Sequence[int]
-    latency_s: float
-    open_writers: int
-    streams: int
-    streams_waiting: int
-    followers: int
-    copiers: int
-    reader_leases: int
-    answer_bytes: int
-    answer_peak_bytes: int
-    answers_waiting: int
+    stalled: int = 0
+    open_writers: int = 0
+    streams: int = 0
+    streams_waiting: int = 0
+    followers: int = 0
+    copiers: int = 0
+    reader_leases: int = 0
+    answer_bytes: int = 0
+    answer_peak_bytes: int = 0
+    answers_waiting: int = 0
 
 
 class Store(Closing):
@@ -335,18 +335,8 @@ class Store(Closing):
         Raises:
             UnavailableError: another process writes this directory, or the disk failed: try again later.
         """
-        with self._pool.borrow(source) as entry:
-            writer: Writer | None = None
-            try:
-                with entry.lock:
-                    writer = self._pool.writer(source, entry, 0)
-                    yield writer
-            except LockedError as error:
-                raise _unavailable(error) from error
-            except WriterFailedError as error:
-                if writer is not None:
-                    self._pool.drop(entry, writer)
-                raise _unavailable(error) from error
+        with self._pool.borrow(source) as entry, entry.lock:
+            yield self._pool.writer(source, entry, 0)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -425,13 +415,9 @@ class Store(Closing):
                 writer = entry.writer
                 end = writer.offset if writer is not None else -1
             if writer is not None:
-                try:
-                    writer.end.require_in_place()
-                    writer.sync()
-                    return end
-                except WriterFailedError as error:
-                    self._pool.drop(entry, writer)
-                    raise _unavailable(error) from error
+                writer.end.require_in_place()
+                writer.sync()
+                return end
             if not self._has(source):
                 return 0
             directory = self.directory(source)
@@ -500,19 +486,6 @@ class Store(Closing):
         try:
             with self._pool.borrow(source) as entry:
                 due, end = self._append(source, entry, batch)
-        except DecodeError as error:
-            refusal: SejError = error
-            if error.found is not None:
-                refusal = GapError(
-                    f"{source}: a message in the batch must have offset {error.offset}, got {error.found}",
-                    expected=self._expected(source, batch.first),
-                    offset=error.found,
-                )
-            self.counters.refused(refusal)
-            raise refusal from error
-        except (LockedError, WriterFailedError) as error:
-            self.counters.refused(error)
-            raise _unavailable(error) from error
         except (SejError, OSError) as error:
             self.counters.refused(error)
             raise
@@ -521,7 +494,7 @@ class Store(Closing):
 
     def _append(self, source: Source, entry: _Entry, batch: Batch) -> tuple[int, int]:
         """Append what is new in a batch; return the next offset as it was before, and as it is now."""
-        writer: Writer | None = None
+        due = batch.first
         try:
             with entry.lock:
                 new = entry.writer is None and not self._has(source)
@@ -553,12 +526,16 @@ class Store(Closing):
                         self._limits.admit(source.client, batch.size)
                 batch.append(writer)
                 end = writer.offset
-            if batch.sync:
-                writer.sync()
-        except WriterFailedError:
-            if writer is not None:
-                self._pool.drop(entry, writer)
-            raise
+        except DecodeError as error:
+            if error.found is None:
+                raise
+            raise GapError(
+                f"{source}: a message in the batch must have offset {error.offset}, got {error.found}",
+                expected=due,
+                offset=error.found,
+            ) from error
+        if batch.sync:
+            writer.sync()
         return due, end
 
     def _check(self, source: Source, batch: Batch, due: int) -> None:
@@ -572,12 +549,6 @@ class Store(Closing):
             )
         if batch.known:
             self.counters.count_resent(*compare(self.directory(source), source, batch.known))
-
-    def _expected(self, source: Source, first: int) -> int:
-        with self._pool.borrow(source) as entry, entry.lock:
-            if entry.writer is not None:
-                return entry.writer.offset
-        return self.end_offset(*source) if self._has(source) else first
 
     def _has(self, source: Source) -> bool:
         """Return whether there is a segment; a directory whose creation was interrupted has none."""
@@ -653,6 +624,8 @@ class _Pool:
 
         Raises:
             ClosedError: the pool was closed; raised when the block begins.
+            UnavailableError: another process writes this directory, or the disk failed. A writer that failed is closed:
+                the next caller opens another one, which finds what is on disk.
         """
         with self._condition:
             if self._closed:
@@ -662,11 +635,16 @@ class _Pool:
             entry.users += 1
         try:
             yield entry
+        except LockedError as error:
+            raise _unavailable(error) from error
+        except WriterFailedError as error:
+            self._close_failed(entry)
+            raise _unavailable(error) from error
         finally:
             self._give_back(source, entry)
 
     def writer(self, source: Source, entry: _Entry, first_offset: int) -> Writer:
-        """Return the writer of a borrowed entry whose lock the caller holds; one that failed is reopened."""
+        """Return the writer of a borrowed entry whose lock the caller holds."""
         if entry.writer is not None:
             return entry.writer
         self._make_room()
@@ -676,12 +654,6 @@ class _Pool:
             self._made_room()
             raise
         return entry.writer
-
-    def drop(self, entry: _Entry, failed: Writer) -> None:
-        """Close a writer that failed, so that the next caller reopens it and finds what is on disk."""
-        with entry.lock, suppress(WriterFailedError):
-            if entry.writer is failed:
-                self._close_entry(entry)
 
     def close(self) -> None:
         """Refuse new users, wait for current ones, and close every writer.
@@ -697,6 +669,15 @@ class _Pool:
         with ExitStack() as stack:  # the others are closed if one fails
             for entry in entries:
                 stack.callback(self._close_entry, entry)
+
+    def _close_failed(self, entry: _Entry) -> None:
+        """Close the writer of an entry, unless another thread has replaced it by one that works."""
+        with entry.lock, suppress(WriterFailedError):
+            try:
+                if entry.writer is not None:
+                    entry.writer.end.require_in_place()
+            except WriterFailedError:
+                self._close_entry(entry)
 
     def _give_back(self, source: Source, entry: _Entry) -> None:
         """End the use of an entry."""

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -189,22 +190,21 @@ class Service(grpc.GenericRpcHandler):
 
     def counts(self) -> Counts:
         """Return what this service and its store have counted, and what they do at the moment."""
-        now: dict[str, Any] = {
-            "stalled": self.answers.stalled,
-            "refusals": dict(self.guard.refusals),
-            "open_writers": self._store.open_writers,
-            "streams": self.streams,
-            "streams_waiting": self.waiting,
-            "followers": self.followers,
-            "copiers": self.copiers,
-            "reader_leases": self.readers.held,
-            "answer_bytes": self.answers.used,
-            "answer_peak_bytes": self.answers.peak,
-            "answers_waiting": self.answers.waiting,
-        }
-        return Counts(
-            **{name: getattr(self._store.counters, name) for name in Counts._fields if name not in now}, **now
+        counts = Counts(
+            **asdict(self._store.counters),
+            stalled=self.answers.stalled,
+            open_writers=self._store.open_writers,
+            streams=self.streams,
+            streams_waiting=self.waiting,
+            followers=self.followers,
+            copiers=self.copiers,
+            reader_leases=self.readers.held,
+            answer_bytes=self.answers.used,
+            answer_peak_bytes=self.answers.peak,
+            answers_waiting=self.answers.waiting,
         )
+        counts.refusals = dict(self.guard.refusals)
+        return counts
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return gRPC the handler of a call: the one of refusals if its lane is full, None if it is unknown."""
