@@ -2,9 +2,9 @@
 
 ::
 
-    browser -- GET, POST --> guard      who may ask: host, token, origin; the headers of every answer
+    browser -- GET, POST --> serving    who may ask: host, token, origin; the headers of every answer
                                |
-                            serving     one function for each address: a template and its values
+                             pages      one function for each address: a template and its values
                                |
                             sampler     what may be shown; samples of it, with a short history
                                |
@@ -15,9 +15,9 @@ The browser asks for an open page again and again, and its script replaces the e
 The page reads; only :mod:`hub.page.changes` writes. It needs the extra ``ui`` (starlette, uvicorn, jinja2), which this
 package imports only where it serves. The modules, in the order in which they are best read::
 
-    serving, guard                                   the server and its addresses; who may ask
-    views, sampler                                   what pages share; what may be shown
-    overview, journal                                the pages
+    serving                                          the server and its addresses; who may ask
+    pages                                            the pages, and what they share
+    sampler                                          what may be shown
     changes                                          what a viewer may change
 """
 

@@ -1,6 +1,6 @@
 """The changes that the page offers with ``--allow-changes``: each is shown first, made by a POST, and logged.
 
-:mod:`hub.page.guard` has checked the viewer, the origin and the form before a change is made. The log of
+:mod:`hub.page.serving` has checked the viewer, the origin and the form before a change is made. The log of
 ``hub.page.changes`` has one line for each change, with the name of the viewer's token, or with the address if the
 server has no tokens.
 """
@@ -14,8 +14,17 @@ from typing import Final
 
 import click
 
-from hub.page.journal import cells
-from hub.page.views import Context, MissingError, PageFunction, View, address, journal_address, number_in, trail_of
+from hub.page.pages import (
+    Context,
+    MissingError,
+    PageFunction,
+    View,
+    address,
+    cells,
+    journal_address,
+    number_in,
+    trail_of,
+)
 from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
@@ -73,16 +82,7 @@ def dead_letter(context: Context, query: _Query) -> View:
     found = next((item for item in letters if item.offset == offset), None)
     if found is None:
         raise MissingError(f"item {offset} has no dead letter, or it was put back or deleted", path=path)
-    values = {
-        "path": path,
-        "name": name,
-        "offset": offset,
-        "cells": cells(found.message, _SHOWN_BYTES),
-        "attempts": found.attempts,
-        "headers": found.headers,
-        "reason": found.reason,
-        "traceback": found.traceback,
-    }
+    values = found._asdict() | {"path": path, "name": name, "cells": cells(found.message, _SHOWN_BYTES)}
     trail = [*trail_of(path), (_queue_address(path, name), name)]
     return View("change_dead_letter.html", f"Dead letter {offset}", values, trail)
 

@@ -14,8 +14,7 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from hub.page.guard import HEADERS
-from hub.page.serving import PageServer
+from hub.page.serving import HEADERS, PageServer
 from hub.tokens import Grant, Tokens, hash_token, make_token
 from tests.cli.command import sej
 from tests.hub.page.browsing import Client, address_of, filled, serving, started
