@@ -31,7 +31,7 @@ TESTS = (
     "tests/contrib/test_forward.py",
     "tests/contrib/test_huey.py",
     "tests/contrib/test_kombu.py",
-    "tests/sej/test_checksum.py",
+    "tests/sej/test_codec.py",
     "tests/sej/test_watch.py",
     "tests/hub/test_cli.py",
     "tests/hub/test_http.py",

@@ -1,5 +1,7 @@
 """The codec, both implementations side by side: bytes by the format table, the three outcomes, and no difference."""
 
+from __future__ import annotations
+
 import importlib
 import pickle
 import threading
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 import sej.codec
 from sej import DecodeError, InvalidMessageError, Message
 from sej.codec.format import MAX_OFFSET
+from sej.system.checksum import crc32c
 from tests.sej.support import encoded, packed, sample
 
 pytestmark = pytest.mark.both_codecs
@@ -344,3 +347,21 @@ def test_there_is_a_twin() -> None:
     made = {"IMPLEMENTATION", "Buffer", "Candidate", "Columns", "Run"}
     assert set(sej.codec.__all__) - made <= set(dir(TWINS[-1]))
     assert buffer_of(TWINS[-1]) is not buffer_of(REFERENCE)
+
+
+# --- CRC32C, as published
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [  # RFC 3720, B.4, and the check value of the catalogue of CRCs
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+    ],
+)
+def test_published_values(data: bytes, expected: int) -> None:
+    assert crc32c(data) == expected

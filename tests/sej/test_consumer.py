@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ import pytest
 
 import sej
 from sej.durations import backoff
+from sej.journal.directory import Directory
+from sej.reading.attempts import Attempts
+from sej.system.disk import OS, Disk, File
+from sej.system.sealed import seal, unseal
+from tests.crash.disk import CrashDisk
+from tests.sej.hooks import HookedDisk
 from tests.sej.support import read_all, write
 
 pytestmark = pytest.mark.either_codec
@@ -24,8 +31,23 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def consumer(path: Path, name: str = "worker", **options: Any) -> sej.Consumer:
-    return sej.Consumer(path, name, **{"timeout": 0.0, "backoff_s": 0.0001, **options})
+def consumer(path: Path | str, **options: Any) -> sej.Consumer:
+    return sej.Consumer(path, "worker", **{"timeout": 0.0, "backoff_s": 0.0001, **options})
+
+
+def raising(error: BaseException, *offsets: int) -> Callable[[sej.Message], None]:
+    """A handler that raises an error at some messages."""
+
+    def handle(message: sej.Message) -> None:
+        if message.offset in offsets:
+            raise error
+
+    return handle
+
+
+def letters(path: Path) -> list[tuple[int, int, str]]:
+    """Offset, attempts and reason of each dead letter."""
+    return [(letter.message.offset, letter.attempts, letter.reason) for letter in sej.dead_letters(path)]
 
 
 def test_every_message_is_handled_in_order_and_the_place_is_kept(path: Path) -> None:
@@ -74,12 +96,8 @@ def test_a_handler_of_other_parameters_handles_no_message(path: Path) -> None:
 
 
 def test_without_dead_letters_it_stops_at_the_message_and_does_not_skip_it(path: Path) -> None:
-    def handle(message: sej.Message) -> None:
-        if message.offset == 9:
-            raise ValueError("never")
-
     with pytest.raises(sej.RetriesExhaustedError, match="ValueError: never") as caught:
-        consumer(path, max_attempts=2).run(handle)
+        consumer(path, max_attempts=2).run(raising(ValueError("never"), 9))
     assert caught.value.offset == 9
     assert isinstance(caught.value.__cause__, ValueError)
     assert sej.read_offset(path, "worker") == 9
@@ -117,18 +135,12 @@ def test_a_dead_letter_keeps_the_original_and_says_why(
 
 
 def test_a_dead_letter_that_was_written_before_a_crash_is_not_written_again(path: Path, tmp_path: Path) -> None:
-    def handle(message: sej.Message) -> None:
-        if message.offset == 3:
-            raise ValueError("broken")
-
-    def once() -> None:
-        consumer(path, max_attempts=1, dead_letter=tmp_path / "dead").run(handle)
-
-    once()
+    reader = consumer(path, max_attempts=1, dead_letter=tmp_path / "dead")
+    reader.run(raising(ValueError("broken"), 3))
     with sej.Offset(path, "worker") as kept:
         kept.reset(3)  # as a crash between the letter and the commit leaves it
-    once()
-    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [3]
+    reader.run(raising(ValueError("broken"), 3))
+    assert letters(tmp_path / "dead") == [(3, 1, "ValueError: broken")]
 
 
 def test_a_batch_that_fails_is_taken_apart(path: Path, tmp_path: Path) -> None:
@@ -142,7 +154,7 @@ def test_a_batch_that_fails_is_taken_apart(path: Path, tmp_path: Path) -> None:
     found = consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run_batches(handle, batch_messages=64)
     assert found == 300
     assert good == set(range(300)) - {100}
-    assert [letter.message.offset for letter in sej.dead_letters(tmp_path / "dead")] == [100]
+    assert letters(tmp_path / "dead") == [(100, 2, "ValueError: poison")]
 
 
 def test_what_was_handled_of_a_batch_that_was_taken_apart_is_kept_by_a_stop(path: Path) -> None:
@@ -221,46 +233,32 @@ def test_a_message_that_ends_its_process_is_found_and_put_aside(path: Path, tmp_
             break
         assert process.returncode == -9
     assert sej.read_offset(path, "worker") == 300
-    (letter,) = sej.dead_letters(tmp_path / "dead")
-    assert letter.message.offset == 120
-    assert "ended the process" in letter.reason
+    assert letters(tmp_path / "dead") == [(120, 3, "it ended the process 3 times")]
     assert runs == 5, "one before notes were taken, three that were counted, one that continued"
 
 
 def test_a_message_whose_handler_exits_is_put_aside(path: Path, tmp_path: Path) -> None:
-    def handle(message: sej.Message) -> None:
-        if message.offset == 120:
-            sys.exit(3)
-
     reader = consumer(path, max_attempts=2, dead_letter=tmp_path / "dead")
     for _ in range(3):  # one before notes were taken
         with pytest.raises(SystemExit):
-            reader.run(handle)
-    assert reader.run(handle) == 180
-    (letter,) = sej.dead_letters(tmp_path / "dead")
-    assert (letter.message.offset, letter.attempts) == (120, 2)
+            reader.run(raising(SystemExit(3), 120))
+    assert reader.run(print) == 180
+    assert letters(tmp_path / "dead") == [(120, 2, "it ended the process 2 times")]
     assert not (path / "ofs" / "worker.tries").exists()
 
 
 def test_an_interrupt_is_no_attempt(path: Path) -> None:
-    def handle(message: sej.Message) -> None:
-        raise KeyboardInterrupt
-
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
-            consumer(path, max_attempts=1).run(handle)
+            consumer(path, max_attempts=1).run(raising(KeyboardInterrupt(), 0))
     assert not (path / "ofs" / "worker.tries").exists()
     assert consumer(path).run(lambda _: None) == 300
 
 
 def test_a_coroutine_that_was_cancelled_is_a_failed_attempt(path: Path, tmp_path: Path) -> None:
-    def handle(message: sej.Message) -> None:
-        if message.offset == 120:
-            raise asyncio.CancelledError
-
-    assert consumer(path, max_attempts=2, dead_letter=tmp_path / "dead").run(handle) == 300
-    (letter,) = sej.dead_letters(tmp_path / "dead")
-    assert (letter.message.offset, letter.attempts, letter.reason) == (120, 2, "CancelledError: ")
+    reader = consumer(path, max_attempts=2, dead_letter=tmp_path / "dead")
+    assert reader.run(raising(asyncio.CancelledError(), 120)) == 300
+    assert letters(tmp_path / "dead") == [(120, 2, "CancelledError: ")]
 
 
 @pytest.mark.parametrize("value", [b"0", b"[" * 100_000 + b"\n"], ids=["a number", "nested too deep"])
@@ -301,3 +299,117 @@ def test_waits_double_up_to_the_longest_with_jitter(rng: random.Random | None) -
     limits = [min(16.0, 2.0 ** min(failures, 60)) for failures in range(1999)]
     assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
     assert len(set(waits)) > 1900
+
+
+# --- the note of the message in hand: no crash loses a counted attempt, or counts one for another message
+
+
+class DiedError(BaseException):
+    """The process died: from here on it does nothing."""
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    (tmp_path / "ofs").mkdir()
+    Attempts(Directory(tmp_path, OS), "worker", 1000).appear()
+    return tmp_path
+
+
+def in_hand(path: Path, offset: int, disk: Disk = OS, *, maximum: int = 5) -> int:
+    """Take a message, and die; return the number of earlier attempts that was reported."""
+    return Attempts(Directory(path, disk), "worker", 1000).begin(offset, maximum)
+
+
+def dying_at(call: int, cut: int) -> HookedDisk:
+    """Return a disk that dies at its call-th call, and writes the first cut bytes of this call."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if disk.calls >= call:
+            if disk.calls == call and file is not None and data and cut:
+                note = unseal(file.path, data.rstrip())
+                file.write_at(data[:cut], (note["number"] - 1) % 2 * len(data))  # the two lines are written in turn
+            raise DiedError
+
+    return (disk := HookedDisk(hook))
+
+
+@pytest.mark.parametrize(("before", "now"), [(10, 10), (9, 10), (100, 99)])
+def test_a_death_at_any_byte_of_a_note_loses_no_count_and_blames_no_other_message(
+    notes: Path, before: int, now: int
+) -> None:
+    note = notes / "ofs" / "worker.tries"
+    assert [in_hand(notes, before) for _ in range(3)] == [0, 1, 2]
+    there = note.read_bytes()
+    seen: set[bytes] = set()
+    died = True
+    call = 0
+    while died:
+        call += 1
+        for cut in range(60):  # the rest is blank
+            note.write_bytes(there)
+            try:
+                in_hand(notes, now, dying_at(call, cut))
+                died = False
+            except DiedError:
+                if (left := note.read_bytes()) in seen:
+                    continue
+                seen.add(left)
+                blamed = {offset: ended for offset in range(200) if (ended := in_hand(notes, offset, maximum=0))}
+                assert set(blamed) <= {before, now}
+                if before == now:
+                    assert blamed[now] in (3, 4)
+    assert call > 1
+
+
+def test_messages_are_counted_though_offsets_are_missing_between_them(notes: Path) -> None:
+    Attempts(Directory(notes, OS), "worker", 2).begin(5000, 5)
+    attempts = Attempts(Directory(notes, OS), "worker", 2)
+    assert attempts.begin(5000, 5) == 1
+    assert attempts.careful(9000)
+    attempts.begin(9000, 5)
+    assert attempts.careful(9000), "while it is tried again"
+    assert not attempts.careful(9001), "only 2 messages were in the hands of the process that died"
+
+
+def test_a_death_while_a_message_is_put_aside_is_no_attempt(tmp_path: Path) -> None:
+    write(tmp_path / "j", [b"a", b"b"])
+    sej.Offset(tmp_path / "j", "worker").close()
+    note = seal("worker.tries", {"offset": 0, "attempts": 3, "number": 1})
+    (tmp_path / "j" / "ofs" / "worker.tries").write_bytes(note)
+    seen: list[int] = []
+
+    def run(disk: Disk) -> None:
+        reader = consumer(tmp_path / "j", max_attempts=3, dead_letter=tmp_path / "dead", disk=disk)
+        reader.run(lambda message: seen.append(message.offset))
+
+    for call in (3, 5, 9):
+        with pytest.raises(DiedError):
+            run(dying_at(call, 0))
+    run(OS)
+    assert seen == [1]
+    assert letters(tmp_path / "dead") == [(0, 3, "it ended the process 3 times")]
+
+
+def test_a_consumer_that_commits_rarely_finds_the_message_that_kills_it_as_soon() -> None:
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if dead:
+            raise DiedError
+
+    dead = False
+    disk = HookedDisk(hook, CrashDisk())
+    write("j", [b""] * 1700, disk=disk)
+
+    def handle(message: sej.Message) -> None:
+        nonlocal dead
+        if message.offset == 1600:
+            dead = True
+            raise DiedError
+
+    reader = consumer(
+        "j", max_attempts=2, dead_letter="dead", commit_messages=10**6, commit_interval_s=10**6, disk=disk
+    )
+    for _ in range(3):
+        with pytest.raises(DiedError):
+            reader.run(handle)
+        dead = False
+    assert reader.run(handle) == 100
