@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final
 
 from kestrel.errors import BadNameError, KestrelError, MissingError, ShutError
 from kestrel.files import check_name, files_of, queue_names
+from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
-from kestrel.segmented.snapshot import list_files
 from kestrel.v2.format import MAX_TIME_MS
 from kestrel.v2.queue import Queue
 from sej.checks import options_of, refuse_unknown

@@ -21,9 +21,8 @@ from typing import Final
 from kestrel.errors import Damage
 from kestrel.fast import Output, WriterEnd, tick_ns
 from kestrel.files import MAGIC_SIZE, READER_MAGIC, WRITER_MAGIC, Place, join, open_file
-from kestrel.segmented.files import BEYOND_END, after_zeros, items_of
+from kestrel.segmented.files import BEYOND_END, Listing, WriterFile, after_zeros, items_of, scan_files
 from kestrel.segmented.format import PUT_EXPIRING_HEAD, Item, encode_done, encode_head
-from kestrel.segmented.snapshot import Listing, WriterFile, scan_files
 from kestrel.tail import Sync, Tail
 from sej.fork import notice_fork
 from sej.system.disk import replace_file

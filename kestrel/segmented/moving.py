@@ -15,10 +15,9 @@ from zlib import crc32
 
 from kestrel.errors import MissingError, MoveError
 from kestrel.files import WRITER_MAGIC, Place, wall_clock_ms
-from kestrel.segmented.files import Bookmark, items_of
+from kestrel.segmented.files import Bookmark, Snapshot, items_of
 from kestrel.segmented.format import Item, encode_put
 from kestrel.segmented.queue import Queue, refuse_kestrel_2
-from kestrel.segmented.snapshot import Snapshot
 from kestrel.transfer import BATCH, Expired, Fields, Import, Moved, WriterLike, checksum_of, export_to
 from sej.checks import TEXT
 from sej.message import Message

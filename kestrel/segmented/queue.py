@@ -17,11 +17,10 @@ from typing import Final, Literal
 from kestrel.errors import BadNameError, Damage, DamageError, FullError, MissingError
 from kestrel.fast import Puts, shorten
 from kestrel.files import Limits, Place, open_file, wall_clock_ms
-from kestrel.segmented.files import Bookmark, items_of
+from kestrel.segmented.files import Bookmark, fit, items_of, list_files, read_bookmarks
 from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
 from kestrel.segmented.journal import LEAST_BYTES, Journal
 from kestrel.segmented.reader import Reader, Rules
-from kestrel.segmented.snapshot import fit, list_files, read_bookmarks
 from kestrel.tail import OpenQueue, Sync, end
 from sej.checks import CALLABLE, COUNT, FLAG, PATH, SECONDS, between, optional, require
 from sej.durations import Seconds, seconds
