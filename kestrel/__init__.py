@@ -15,11 +15,10 @@ order in which they are best read::
 from kestrel import segmented
 from kestrel.errors import Damage, DamageError, KestrelError
 from kestrel.transfer import Moved
-from kestrel.v2.contents import pack
+from kestrel.v2.contents import export, import_, pack
 from kestrel.v2.format import Operation
 from kestrel.v2.items import Counters, Item
 from kestrel.v2.journal import read_journal
-from kestrel.v2.moving import export, import_
 from kestrel.v2.queue import Queue
 from kestrel.v2.replay import State, replay
 

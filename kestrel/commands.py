@@ -16,8 +16,7 @@ from kestrel import segmented
 from kestrel.errors import Damage
 from kestrel.files import READER_MAGIC, WRITER_MAGIC, files_of, formats_of, magic_of, queues_in
 from kestrel.transfer import Expired, Moved, WriterLike
-from kestrel.v2 import moving
-from kestrel.v2.contents import pack as pack_queue
+from kestrel.v2 import contents
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
 from sej.cli.shared.parameters import DIRECTORY, JSON, PATH
@@ -140,7 +139,7 @@ def pack(directory: Path, name: str) -> None:
     """
     if _segmented(directory, name, three=False):
         raise click.UsageError(f"the files of {name!r} are Kestrel 3's, which cannot be packed")
-    _complain(pack_queue(directory, name))
+    _complain(contents.pack(directory, name))
 
 
 @app.command()
@@ -170,7 +169,7 @@ def export(
             yield from messages
 
     with journals.writer(journal) as writer:
-        move = partial(segmented.export, reader=reader) if three else moving.export
+        move = partial(segmented.export, reader=reader) if three else contents.export
         moved = move(directory, name, writer, expired=expired, read_back=read_back)
     _report(moved)
 
@@ -189,7 +188,7 @@ def import_(journals: JournalsLike, directory: Path, name: str, journal: Path, t
 
     Example: sej kestrel import spool cars cars
     """
-    move = segmented.import_ if _segmented(directory, name, three=three, new=True) else moving.import_
+    move = segmented.import_ if _segmented(directory, name, three=three, new=True) else contents.import_
     with journals.scanner(journal) as messages:
         _report(move(directory, name, messages, keys="drop" if drop_keys else "refuse"))
 

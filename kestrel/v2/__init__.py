@@ -3,9 +3,7 @@
 The modules, in the order in which they are best read::
 
     format                         operations, and how they are decoded and encoded
-    journal                        which files are the journal, and reading one of them
-    items, backlog, replay         what waits and is reserved, what operations do to it, what a journal adds up to
-    queue, contents                the queue: its files and its items in memory, changed together
-    storage                        the files: append, rotate, rewrite; a queue for reading only
-    moving                         into a SEJ journal and back
+    journal                        which files are the journal, reading one of them; append, rotate, rewrite
+    items, replay                  what waits and is reserved, what operations do to it, what a journal adds up to
+    queue, contents                the queue: its files and its items in memory, changed together; packing and moving
 """

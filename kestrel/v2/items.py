@@ -38,12 +38,6 @@ def item_of(row: Row) -> Item:
     return _new_item(row[1:4])
 
 
-def check_xid(xid: object) -> None:
-    """Refuse what no transaction can be open under, instead of not finding it."""
-    if not isinstance(xid, int):
-        raise TypeError(f"xid must be an int, got {type(xid).__name__}; `reserve` returns it and the item: xid, item")
-
-
 class Counters(NamedTuple):
     """What the original counts, by its names. What is not a size counts from the opening of the queue.
 

@@ -20,7 +20,7 @@ from kestrel.files import Limits, Place, wall_clock_ms
 from kestrel.tail import OpenQueue, Sync
 from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
-from kestrel.v2.items import Counters, Item, Row, check_xid, item_of
+from kestrel.v2.items import Counters, Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect
 from sej.checks import COUNT, FLAG, SECONDS, between, optional, require, with_methods
 from sej.durations import Seconds, seconds
@@ -286,8 +286,8 @@ class Queue(Calls, OpenQueue):
                 waiters=self._signal.waiters,
                 open_transactions=len(backlog.open),
                 transactions=backlog.transactions,
-                journal_rewrites=store.growth.rewrites,
-                journal_rotations=store.growth.rotations,
+                journal_rewrites=store.rewrites,
+                journal_rotations=store.rotations,
                 **self._counts,
             )
 
@@ -297,7 +297,10 @@ class Queue(Calls, OpenQueue):
         if xid in self._backlog.open:
             return True
         self._fuse.require_open()
-        check_xid(xid)
+        if not isinstance(xid, int):
+            raise TypeError(
+                f"xid must be an int, got {type(xid).__name__}; `reserve` returns it and the item: xid, item"
+            )
         return False
 
     def _add(self, items: Sequence[bytes], expiry: int, *, closes: int | None = None) -> None:
@@ -325,18 +328,20 @@ class Queue(Calls, OpenQueue):
 
         The original counts a transaction when it looks at a queue that is not empty, before expired items go.
         """
-        backlog = self._backlog
+        backlog, timeout_ms = self._backlog, self._open_timeout_ms or 0
         for _ in self._signal.turns(timeout):
             self._fuse.require_open()
             if reserving and backlog:
                 backlog.transactions += 1
             now = self._now_ms()
-            self._time_out(now)
+            late = [xid for xid, since in self._store.reserved_at.items() if now - since > timeout_ms]
+            if late:
+                self._put_back(late[::-1])
             self._expire(now)
             row = backlog.head()
             if row is not None:
                 return row
-            left_ms = [since + (self._open_timeout_ms or 0) - now for since in self._store.reserved_at.values()]
+            left_ms = [since + timeout_ms - now for since in self._store.reserved_at.values()]
             self._signal.limit_s = max(min(left_ms) / 1000, 0.001) if left_ms else None
         return None
 
@@ -354,13 +359,6 @@ class Queue(Calls, OpenQueue):
                     self._expire_to.put(data)
             self._store.remove(expired=True)
             self._counts["expired_items"] += 1
-
-    def _time_out(self, now: int) -> None:
-        """Put back what was reserved for too long."""
-        timeout_ms = self._open_timeout_ms or 0
-        late = [xid for xid, since in self._store.reserved_at.items() if now - since > timeout_ms]
-        if late:
-            self._put_back(late[::-1])
 
     def _put_back(self, xids: list[int]) -> None:
         self._store.put_back(xids)

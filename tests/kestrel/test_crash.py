@@ -115,7 +115,7 @@ def test_a_power_loss_takes_nothing_that_was_acknowledged(name: str) -> None:
     kind, options, steps = WORKLOADS[name]()
     states, q, disk = shapes(kind, options, steps)
     if kind is Two:
-        assert q.queue._store.growth.packs if name == "packing" else q.counters().journal_rewrites
+        assert q.queue._store.packs if name == "packing" else q.counters().journal_rewrites
     tried = 0
     for crash in disk.crash_states():
         mark = crash.marks[-1] if crash.marks else 0

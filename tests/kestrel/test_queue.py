@@ -19,8 +19,8 @@ from kestrel import segmented
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, MissingError, ShutError, TooLargeError
 from kestrel.segmented.journal import LEAST_BYTES
 from kestrel.v2 import format
-from kestrel.v2.backlog import next_xid
 from kestrel.v2.format import addx, removes
+from kestrel.v2.replay import next_xid
 from sej.system.disk import Mode
 from tests.crash.disk import CrashDisk
 from tests.kestrel.support import KINDS, OPENERS, START, Three, Two, values, waiting
@@ -399,7 +399,7 @@ def test_a_replay_beside_a_queue_in_use_sees_every_item_or_says_so(change: str, 
         queue.put_many(due[:-1])
         queue.put(due[-1])
         contents = queue._store
-        act = contents.storage.rotate if change == "rotate" else partial(contents.growth.rewrite, START)
+        act = contents.storage.rotate if change == "rotate" else partial(contents.rewrite, START)
         looks = count(1)
         disk.before = lambda path: act() if next(looks) == moment or (not moment and path == "/q/cars") else None
         with nullcontext() if moment else pytest.raises(BusyError, match="less busy"):
