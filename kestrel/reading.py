@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from kestrel.errors import BusyError, Damage, DamageError
@@ -146,12 +146,23 @@ class Pinned:
         self.damage: list[Damage] = []
         self.place = place
         self._lock: File | None = None
-        if exclude:
-            self._exclude(place.path(LOCK))
         try:
+            if exclude:
+                with suppress(FileNotFoundError):
+                    self._lock = place.disk.open(place.path(LOCK), "read")
+                if self._lock is not None and not self._lock.lock(exclusive=False, held=True):
+                    raise BusyError(
+                        "the queue is open in another process or object; close it there", path=place.path(LOCK)
+                    )
             for _ in range(_TRIES):
-                if self._open_all(self._look()) and self._difference(grown=False) is None:
-                    return
+                self._close_files()
+                paths = self._look()
+                with suppress(FileNotFoundError):  # one was removed since
+                    for path in paths:
+                        file = self.files[path] = place.disk.open(path, "read")
+                        self.sizes[path] = file.size()
+                    if self._difference(grown=False) is None:
+                        return
             raise BusyError(
                 f"the files were replaced {_TRIES} times while they were opened; read them when the queue is less busy",
                 path=place.path(),
@@ -175,26 +186,6 @@ class Pinned:
     def written(self) -> list[tuple[str, int]]:
         """The names of the files, and when each one was written last, ns since the epoch."""
         return [(os.path.basename(path), file.status().mtime_ns) for path, file in self.files.items()]
-
-    def _exclude(self, path: str) -> None:
-        try:
-            self._lock = self.place.disk.open(path, "read")
-        except FileNotFoundError:
-            return
-        if not self._lock.lock(exclusive=False, held=True):
-            self.close()
-            raise BusyError("the queue is open in another process or object; close it there", path=path)
-
-    def _open_all(self, paths: list[str]) -> bool:
-        """Open exactly these files; False if one is gone."""
-        self._close_files()
-        for path in paths:
-            try:
-                file = self.place.disk.open(path, "read")
-            except FileNotFoundError:
-                return False
-            self.files[path], self.sizes[path] = file, file.size()
-        return True
 
     def _difference(self, *, grown: bool) -> str | None:
         """The path of a file that is not as it was opened; the queue's own if files came or went."""

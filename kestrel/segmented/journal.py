@@ -178,25 +178,21 @@ class Journal(WriterEnd):
             for reader in self.readers.values():
                 if reader.file.log.grown:
                     reader.checkpoint()
-            self._retire(min((reader.head for reader in self.readers.values()), default=self.tail_id))
+            passed, lowest = 0, min((reader.head for reader in self.readers.values()), default=self.tail_id)
+            while passed + 1 < len(self.files) and self.files[passed].last_id <= lowest:
+                passed += 1
+            with self.tail.failing():
+                for file in self.files[:passed]:
+                    if self._archive is None:
+                        self._disk.unlink(file.path)
+                    else:
+                        self._disk.rename(file.path, join(self._archive, f"archive~{self._place.name}.{file.stamp}"))
+            del self.files[:passed]
             self._wait_for_checkpoint()
 
     def _wait_for_checkpoint(self) -> None:
         """Let some time pass before a commit writes the next checkpoint."""
         self.due_ns = tick_ns() + self._checkpoint_ns
-
-    def _retire(self, lowest_head: int) -> None:
-        """Remove or archive the files whose items every reader has confirmed."""
-        passed = 0
-        while passed + 1 < len(self.files) and self.files[passed].last_id <= lowest_head:
-            passed += 1
-        with self.tail.failing():
-            for file in self.files[:passed]:
-                if self._archive is None:
-                    self._disk.unlink(file.path)
-                else:
-                    self._disk.rename(file.path, join(self._archive, f"archive~{self._place.name}.{file.stamp}"))
-        del self.files[:passed]
 
     def settle(self) -> None:
         """Write a checkpoint."""

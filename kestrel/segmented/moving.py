@@ -173,7 +173,7 @@ class _Form:
         self._queue = queue
 
     def encode(self, item: Fields) -> bytes:
-        return encode_put(Item(0, item.add_time, item.expiry or None, 0, self._queue.checked(item.data)))
+        return encode_put(Item(0, item.add_time, item.expiry or None, 0, self._queue._limits.checked(item.data)))
 
     def decode(self, file: File) -> Iterator[Fields]:
         return (_fields(item) for item in items_of(file).records())

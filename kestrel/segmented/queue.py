@@ -227,8 +227,9 @@ class Queue(Puts, OpenQueue):
                 reader.items += len(found)
                 reader.bytes += size
             self._fuse.live = True
-            if self._drop_oldest:
-                self._trim()
+            for reader in self._readers.values() if self._drop_oldest else ():
+                while self._limits.full(len(reader), reader.bytes - 1, ()) and reader.drop_oldest():
+                    pass
             self._signal.changed.notify_all()
             return range(start, self.tail_id + 1)
 
@@ -313,10 +314,6 @@ class Queue(Puts, OpenQueue):
         """Replace all reader files by short ones, and retire what every reader has passed."""
         self._store.checkpoint()
 
-    def checked(self, data: bytes) -> bytes:
-        """An item, if the queue can take it; raises as :meth:`put_many`."""
-        return self._limits.checked(data)
-
     # Every method from here on is called under the mutex.
 
     def _add_reader(self, name: str, bookmark: Bookmark) -> Reader:
@@ -346,17 +343,10 @@ class Queue(Puts, OpenQueue):
             return
         for reader in self._readers.values():
             if limits.full(len(reader), reader.size, items):
-                reader.sweep()  # what has expired takes no room
+                reader.upcoming()  # what has expired takes no room
             if limits.full(len(reader), reader.size, items):
                 way_out = "let it catch up, or open the queue with drop_oldest"
                 limits.refuse(f"the reader {reader.name!r} of the queue {self.name}", len(reader), reader.size, way_out)
-
-    def _trim(self) -> None:
-        """Drop the oldest items above a limit."""
-        full = self._limits.full
-        for reader in self._readers.values():
-            while full(len(reader), reader.size - 1, ()) and reader.drop_oldest():
-                pass
 
 
 shorten(Queue, "put")

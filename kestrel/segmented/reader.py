@@ -208,13 +208,9 @@ class Reader(Following):
         """The data of everything that is not committed."""
         return self.bytes
 
-    def sweep(self) -> None:
-        """Commit what has expired of the items that come next."""
-        self._upcoming()
-
     def drop_oldest(self) -> bool:
         """Commit the next item, unseen; False if nothing waits."""
-        item = self._upcoming()
+        item = self.upcoming()
         if item is None:
             return False
         self._drop(item)
@@ -245,7 +241,7 @@ class Reader(Following):
             self.gets += take
             for _ in self._signal.turns(timeout):
                 self._tail.check()
-                item = self._upcoming()
+                item = self.upcoming()
                 if item is not None:
                     if take:
                         self._take(item)
@@ -253,8 +249,8 @@ class Reader(Following):
                     return item
             return None
 
-    def _upcoming(self) -> Item | None:
-        """Return the next item that has not expired, without taking it."""
+    def upcoming(self) -> Item | None:
+        """Commit what has expired of the items that come next; return the first other one, without taking it."""
         while True:
             if self.returned:
                 item = self.outstanding[next(iter(self.returned))]
