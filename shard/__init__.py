@@ -4,11 +4,11 @@ Public names are imported at their first use, so that importing ``shard`` is fas
 docs/formats/shard.md. The modules, in the order in which they are best read::
 
     routing                                the shard of a key
-    names, trees                           names of shards; what a root has, and new shards in it
+    names                                  names of shards; what a root has, and new shards in it
     records                                what is stored about a sharded journal
     writer                                 a writer for all shards; the errors of many shards
-    scanner, sources                       all shards as one iterator; how far readers are behind
-    worker, claims                         worker groups
+    scanner                                all shards as one iterator; how far readers are behind
+    worker                                 worker groups
     resharding                             change the number of shards
     checking                               problems of a root
     committing, staging                    rows into many journals, all or none: staged and committed once
@@ -23,19 +23,19 @@ from sej.imports import lazily as _lazily
 if TYPE_CHECKING:
     from shard.checking import Problem as Problem
     from shard.checking import check as check
+    from shard.names import Found as Found
     from shard.names import Path as Path
+    from shard.names import Tree as Tree
+    from shard.names import TreeWatch as TreeWatch
+    from shard.names import find as find
+    from shard.names import watch as watch
     from shard.resharding import Resharded as Resharded
     from shard.resharding import reshard as reshard
     from shard.routing import RouteError as RouteError
     from shard.routing import index_of as index_of
+    from shard.scanner import Lag as Lag
     from shard.scanner import Scanner as Scanner
-    from shard.sources import Lag as Lag
-    from shard.sources import lag as lag
-    from shard.trees import Found as Found
-    from shard.trees import Tree as Tree
-    from shard.trees import TreeWatch as TreeWatch
-    from shard.trees import find as find
-    from shard.trees import watch as watch
+    from shard.scanner import lag as lag
     from shard.worker import Worker as Worker
     from shard.writer import ShardsBrokenError as ShardsBrokenError
     from shard.writer import ShardsFailedError as ShardsFailedError
@@ -46,12 +46,10 @@ else:
         __name__,
         {
             "shard.checking": ("Problem", "check"),
-            "shard.names": ("Path",),
+            "shard.names": ("Found", "Path", "Tree", "TreeWatch", "find", "watch"),
             "shard.resharding": ("Resharded", "reshard"),
             "shard.routing": ("RouteError", "index_of"),
-            "shard.scanner": ("Scanner",),
-            "shard.sources": ("Lag", "lag"),
-            "shard.trees": ("Found", "Tree", "TreeWatch", "find", "watch"),
+            "shard.scanner": ("Lag", "Scanner", "lag"),
             "shard.worker": ("Worker",),
             "shard.writer": ("ShardsBrokenError", "ShardsFailedError", "ShardsLockedError", "Writer"),
         },

@@ -13,10 +13,9 @@ from sej.checks import COUNT, DISK, PATH, one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError
 from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
-from shard.names import HUB_MARKER, IN_HUB, RECORDS_DIR, Path, split_name
+from shard.names import HUB_MARKER, IN_HUB, RECORDS_DIR, Layout, Path, existing, find, split_name
 from shard.records import read_record
 from shard.records import sample as some_messages
-from shard.trees import Layout, existing, find
 
 _Kind = Literal[
     "bit counts",

@@ -18,10 +18,9 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS
 from shard.checking import check as check_root
-from shard.names import Path
+from shard.names import Path, find
 from shard.routing import HASHES, Hash
-from shard.sources import lag
-from shard.trees import find
+from shard.scanner import lag
 from shard.worker import Worker
 
 _ROOT: Final = click.argument("root", metavar="ROOT", type=PATH)

@@ -1,6 +1,6 @@
 """The worker: claims free shards, handles their messages, and shares the shards with other workers.
 
-Workers have no coordinator. A worker counts the live workers of its name by their lock files (:mod:`shard.claims`),
+Workers have no coordinator. A worker counts the live workers of its name by their lock files (:class:`LiveWorker`),
 computes its share, claims free shards by their readers' locks until it has that many, and releases those above its
 share. All of this relies on locks that end with their process; no clock decides which process is alive.
 
@@ -8,29 +8,177 @@ Two workers of a name never handle one shard concurrently, because a shard's rea
 handled at least once, in order within its shard, and more than once only after a worker died or lost its lock. A new
 worker gets its share as soon as the others have finished their current messages; the shards of a dead one are claimed
 within a second.
+
+The lock of a shard is the reader's own, ``ofs/NAME.lck``: its holder is the only reader of that name in this shard,
+whether it is a worker, a :class:`sej.Consumer` or the original. ``ofs/NAME.tries`` (:mod:`sej.reading.attempts`) is the
+consumer's note of the current message: a worker that finds one gives up a message that ended too many processes.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, handler_of, optional, require
-from sej.durations import Seconds, seconds
+from sej.durations import Seconds, backoff, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
-from sej.message import FIRST, Start
+from sej.message import FIRST, Message, Start
+from sej.reading.attempts import Attempts
+from sej.reading.offset import Offset
 from sej.system.disk import OS, Disk, spare_files
+from sej.system.locks import NumberedLocks
 from sej.system.logs import INFO, record
-from shard.claims import Claim, Handler, LiveWorker, WorkerOptions
-from shard.names import TREE, Path
-from shard.sources import Sources
+from sej.system.paths import absolute_path
+from shard.names import TREE, WORKERS_DIR, Path
+from shard.scanner import Sources
+
+COMMIT_MESSAGES: Final = 1000
+"""The offset is committed at least every this many messages, so a successor is careful for that many."""
+_COMMIT_S: Final = 1.0
+
+Handler = Callable[[int, Message], object]
+
+
+class Claim:
+    """A shard that a worker holds: the reader's lock and offset, the position reached, and failures.
+
+    Attributes:
+        index: the shard.
+        done: the next offset to handle.
+        retry_at: the message at ``done`` is not tried again before this time (monotonic, seconds).
+    """
+
+    def __init__(self, worker: Worker, index: int, *, is_new: bool) -> None:
+        """Take the reader's lock.
+
+        Args:
+            worker: whose name and options count.
+            index: the shard.
+            is_new: whether the shard is younger than the worker: it starts at its first message, whatever the default.
+
+        Raises:
+            LockedError: another process reads this shard under this name.
+            SejError: as :class:`sej.Offset`.
+        """
+        self.index = index
+        self._worker = worker
+        path, name, disk = worker.path.dir(index), worker.name, worker._disk
+        self._kept = Offset(path, name, FIRST if is_new else worker._default, disk=disk)
+        self.done = self._kept.value
+        self.retry_at = 0.0
+        self._attempts = 0
+        self._commit_at = time.monotonic() + _COMMIT_S
+        try:
+            if is_new:
+                self._kept.commit(self.done)  # or a successor, for which the shard is old, starts at its own default
+            self._note = Attempts(Directory(path, disk), name, 2 * COMMIT_MESSAGES)
+            self._note.appear()
+        except BaseException:
+            self._kept.close()
+            raise
+
+    def handle(self, handler: Handler, batch: Sequence[Message], stop: Callable[[], bool]) -> int:
+        """Handle messages one after the other until one fails, or stop returns True; return how many are finished.
+
+        Raises:
+            RetriesExhaustedError: one failed max_attempts times and there is no dead-letter journal.
+            LockLostError: the reader's lock was lost: another process may handle the messages.
+        """
+        self._kept._lock.check()
+        first, worker = self.done, self._worker
+        for message in batch:
+            if stop():
+                break
+            if not self._attempts and self._note.careful(message.offset):
+                self._attempts = self._note.begin(message.offset, worker._max_attempts)
+            failure = None
+            if self._attempts < worker._max_attempts:
+                handle = partial(handler, self.index, message)
+                failure = self._note.failure_of(handle, self._attempts + 1, message.offset)
+                self._attempts += failure is not None
+            if failure is not None and self._attempts < worker._max_attempts:
+                wait_s = backoff(self._attempts, worker._backoff_s, worker._backoff_max_s)
+                self.retry_at = time.monotonic() + wait_s
+                break
+            if self._attempts >= worker._max_attempts:
+                attempts, self._attempts = self._attempts, 0
+                of = f" of shard {self.index:03x}"
+                self._note.give_up(self._kept, message, attempts, failure, worker._dead_letter, of)
+            self.done = message.offset + 1
+            self._attempts = 0
+            if self.done - self._kept.value >= COMMIT_MESSAGES or time.monotonic() >= self._commit_at:
+                self.commit()
+        return self.done - first
+
+    def commit(self) -> None:
+        """Commit the position reached, durably.
+
+        Raises:
+            LockLostError: the reader's lock was lost.
+        """
+        self._commit_at = time.monotonic() + _COMMIT_S
+        if self.done > self._kept.value:
+            self._kept.commit(self.done)
+
+    def release(self) -> None:
+        """Commit the position reached and release the lock.
+
+        Raises:
+            LockLostError: it was lost, and the note may belong to another process.
+        """
+        try:
+            self.commit()
+            self._kept._lock.check()
+            self._note.remove()
+        finally:
+            self._note.close()
+            self._kept.close()
+
+
+_NAME: Final = re.compile(r"(\d{4,})\.slot")
+
+
+class WorkerRank(NamedTuple):
+    """A worker's rank among the live ones, and their number."""
+
+    rank: int
+    workers: int
+
+    def share(self, shards: int) -> int:
+        """Return how many of the shards belong to this worker; the shares of all add up.
+
+        Example:
+            >>> [WorkerRank(rank, 3).share(8) for rank in range(3)]
+            [3, 3, 2]
+        """
+        return shards // self.workers + (self.rank < shards % self.workers)
+
+
+class LiveWorker(NumberedLocks):
+    """The lock file of one live worker."""
+
+    def __init__(self, root: str, name: str, disk: Disk = OS) -> None:
+        """Take the first free lock file."""
+        folder = os.path.join(absolute_path(root), WORKERS_DIR, check_name(name, "a worker's name"))
+        super().__init__(folder, "{:04d}.slot", disk)
+        self.take()
+
+    def rank(self) -> WorkerRank:
+        """Return this worker's rank among the live ones."""
+        numbers = {int(found[1]) for name in self._disk.list(self.folder) if (found := _NAME.fullmatch(name))}
+        alive = sorted(numbers - self.dead(numbers) | {self.mine})
+        return WorkerRank(alive.index(self.mine), len(alive))
+
 
 _BALANCE_S: Final = 0.25
 """Seconds between two counts of live workers: the longest delay before a death or a new worker is noticed."""
@@ -108,15 +256,9 @@ class Worker:
         self.name = check_name(name, "a worker's name")
         self._timeout = timeout
         self._max_open = max_open
-        self._disk = disk
-        self._options = WorkerOptions(
-            max_attempts=max_attempts,
-            dead_letter=None if dead_letter is None else Directory(dead_letter, disk).path,
-            backoff_s=backoff_s,
-            backoff_max_s=backoff_max_s,
-            default=default,
-            disk=disk,
-        )
+        self._max_attempts, self._default, self._disk = max_attempts, default, disk
+        self._dead_letter = None if dead_letter is None else Directory(dead_letter, disk).path
+        self._backoff_s, self._backoff_max_s = backoff_s, backoff_max_s
         self._stopped = False  # not an event, whose lock a signal's handler must not take
         self._claims: dict[int, Claim] = {}
         self._row: deque[int] = deque()
@@ -271,7 +413,7 @@ class Worker:
 
     def _claim(self, index: int, sources: Sources) -> None:
         try:
-            claim = Claim(index, self.path.dir(index), self.name, self._options, is_new=index in self._late)
+            claim = Claim(self, index, is_new=index in self._late)
         except LockedError:
             return
         except JournalNotFoundError:  # removed since it was listed

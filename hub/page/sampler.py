@@ -23,8 +23,7 @@ from sej.cli.shared.readers import journals_below, stuck
 from sej.cli.shared.watched import Sample, Watched
 from sej.cli.stat import findings_of
 from sej.errors import JournalNotFoundError
-from shard.names import split_name
-from shard.trees import find
+from shard.names import find, split_name
 
 STUCK_S: Final = 60.0
 """A running reader that commits nothing for this long, although it has messages to read, is stuck."""

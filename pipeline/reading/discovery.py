@@ -25,8 +25,7 @@ from sej.journal.identity import journal_id
 from sej.journal.segment import Place
 from sej.system.disk import OS
 from sej.system.paths import absolute_path
-from shard.names import RECORDS_DIR
-from shard.trees import Found, Layout, entry, existing, find, recognize
+from shard.names import RECORDS_DIR, Found, Layout, entry, existing, find, recognize
 
 _log = logging.getLogger("pipeline")
 

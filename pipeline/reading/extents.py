@@ -26,7 +26,7 @@ from sej.journal.tail import Tail
 from sej.journal.tier import Archived, readable
 from sej.journal.view import Journal
 from sej.system.disk import OS, Status
-from shard.trees import Layout
+from shard.names import Layout
 
 
 class _Knot(NamedTuple):

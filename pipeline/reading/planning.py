@@ -22,7 +22,7 @@ from pipeline.reading.extents import Extent
 from pipeline.reading.remote import RemoteExtent, listed_on, read
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import JournalNotFoundError
-from shard.trees import Layout
+from shard.names import Layout
 
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Listed
