@@ -107,31 +107,3 @@ def test_writers_that_take_turns_and_are_killed_leave_one_journal(tmp_path: Path
         assert values[first : first + 3] == [b"%d" % pid] * 3
     sej.Writer(tmp_path).close()
     assert sej.Journal(tmp_path).verify() == []
-
-
-READER = """
-import sys, sej
-path = sys.argv[1]
-with sej.Offset(path, "r") as o, sej.Scanner(path, o.value, timeout=None) as s:
-    for message in s:
-        print(message.offset, flush=True)
-        o.commit(message.offset + 1)
-"""
-
-
-def test_a_killed_reader_continues_where_it_committed(tmp_path: Path) -> None:
-    handled: list[int] = []
-    for _ in range(3):
-        with sej.Writer(tmp_path, segment_bytes=500) as w:
-            w.append_many([b"v"] * 200)  # the reader before may have read everything
-        reader = script(READER, tmp_path)
-        lines = [next(reader.stdout) for _ in range(20)]
-        reader.kill()
-        lines += reader.stdout.readlines()  # communicate() would pass over what next() has read ahead
-        reader.communicate()
-        seen = [int(line) for line in lines if line.endswith("\n")]
-        assert seen == list(range(seen[0], seen[0] + len(seen)))
-        kept = sej.read_offset(tmp_path, "r") or 0
-        assert seen[-1] <= kept <= seen[-1] + 1
-        assert not handled or handled[-1] <= seen[0] <= handled[-1] + 1, "at least once, at most the last one twice"
-        handled = seen

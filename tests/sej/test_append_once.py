@@ -277,7 +277,15 @@ def test_a_batch_is_appended_if_other_messages_follow_what_retention_deleted(tmp
     assert values(read_all(tmp_path)) == [b"foreign"] * 10 + ROWS
 
 
-# --- test_once_encoded.py
+def test_an_open_shared_writer_completes_a_promised_batch_first(tmp_path: Path) -> None:
+    with sej.SharedWriter(tmp_path) as w:
+        w.append(b"first")
+        failed(tmp_path, lambda path, data: path.endswith(".jnl") and b"000" in data)  # nothing of it is appended
+        assert w.append(b"last") == 111
+    assert values(read_all(tmp_path)) == [b"first", *[b"old"] * 10, *ROWS, b"last"]
+
+
+# --- batches that are encoded already
 
 
 def rows(first: int, count: int) -> bytes:
