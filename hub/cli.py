@@ -23,13 +23,10 @@ from hub.naming import Source, find_sources, is_root, no_such_journal, require_r
 from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
 from hub.serving import serve
-from sej.cli.shared.exits import exit_of
+from sej.cli.shared.command import DURATION, JSON, PATH, PLACE, IntRange, exit_of, until_reader_leaves
 from sej.cli.shared.options import form_options, retention_options
-from sej.cli.shared.output import as_text, json_row, print_messages, shown
-from sej.cli.shared.parameters import DURATION, JSON, PATH, PLACE, IntRange
 from sej.cli.shared.readers import holder_of
-from sej.cli.shared.terminal import until_reader_leaves
-from sej.cli.shared.units import Moment, human_duration, human_size
+from sej.cli.shared.text import Moment, as_text, human_duration, human_size, json_row, print_messages, shown
 from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, NotAJournalError, SejError
 from sej.system.disk import OS, read_small, replace_file

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.command import PATH
 
 if TYPE_CHECKING:
     from hub.wire import Client, ClientTLS

@@ -47,7 +47,7 @@ from hub.wire.answers import Answer
 from hub.wire.frames import from_wire
 from hub.wire.server import Server
 from hub.wire.status import HTTP_STATUSES, BusyError, CallEndedError, TooLargeError
-from sej.cli.shared.output import as_json
+from sej.cli.shared.text import as_json
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP
 from sej.errors import InvalidMessageError
 from sej.message import Message

@@ -13,7 +13,7 @@ import click
 
 from hub.credentials import PLAINTEXT, host_and_port, option_names, require_pair
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.shared.parameters import PATH, SIZE, IntRange
+from sej.cli.shared.command import PATH, SIZE, IntRange
 from sej.system.process import keep_freed_memory, stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:

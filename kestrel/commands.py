@@ -19,7 +19,7 @@ from kestrel.transfer import Expired, Moved, WriterLike
 from kestrel.v2 import contents
 from kestrel.v2.journal import read_journal
 from kestrel.v2.replay import replay
-from sej.cli.shared.parameters import DIRECTORY, JSON, PATH
+from sej.cli.shared.command import DIRECTORY, JSON, PATH
 from sej.message import Message, text_or_b64
 
 _WRONG: Final = 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipeline.tables.commands import Given, hub_options
-from sej.cli.shared.parameters import JSON, IntRange
+from sej.cli.shared.command import JSON, IntRange
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
 from sej.checks import TEXT, instance_of, optional, require
-from sej.cli.shared.units import human_duration
+from sej.cli.shared.text import human_duration
 from sej.durations import backoff
 
 if TYPE_CHECKING:

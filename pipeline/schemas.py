@@ -17,7 +17,7 @@ import click
 
 from pipeline.columns import columns_of
 from pipeline.options import VALUE_FORMATS, Fields, OptionError
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.command import PATH
 from sej.errors import NotAJournalError, SejError
 from sej.system.disk import OS, replace_file
 

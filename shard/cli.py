@@ -10,9 +10,17 @@ from typing import Any, Final
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, JSON, PATH, IntRange, ProgramCommand, require_program, run_program
-from sej.cli.shared.terminal import progress_bar
+from sej.cli.shared.command import (
+    DURATION,
+    JSON,
+    PATH,
+    Exit,
+    IntRange,
+    ProgramCommand,
+    progress_bar,
+    require_program,
+    run_program,
+)
 from sej.journal.directory import is_journal
 from sej.journal.view import Journal
 from sej.message import Message

@@ -22,9 +22,8 @@ from markupsafe import Markup
 from hub.naming import parse_source
 from hub.page.sampler import STUCK_S, Place, Round, Sampler
 from sej.cli.shared.options import good_end_of
-from sej.cli.shared.output import as_text
-from sej.cli.shared.units import Moment, human_duration, human_size, iso_time, parse_place
-from sej.cli.shared.watched import SORTS, Sample
+from sej.cli.shared.readers import SORTS, Sample
+from sej.cli.shared.text import Moment, as_text, human_duration, human_size, iso_time, parse_place
 from sej.cli.stat import journal_row
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, SejError

@@ -19,8 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 from hub.naming import is_root, parse_source
 from sej.cli.shared.findings import Finding
-from sej.cli.shared.readers import journals_below, stuck
-from sej.cli.shared.watched import Sample, Watched
+from sej.cli.shared.readers import Sample, Watched, journals_below, stuck
 from sej.cli.stat import findings_of
 from sej.errors import JournalNotFoundError
 from shard.names import find, split_name

@@ -13,10 +13,9 @@ import click
 
 from hub.credentials import credentials, option_names
 from pipeline.options import VALUE_FORMATS, VALUE_MODES
+from sej.cli.shared.command import DURATION, PLACE, SIZE
 from sej.cli.shared.options import range_options
-from sej.cli.shared.output import counted
-from sej.cli.shared.parameters import DURATION, PLACE, SIZE
-from sej.cli.shared.units import Moment, iso_time
+from sej.cli.shared.text import Moment, counted, iso_time
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,7 @@ from pipeline.reading.conditions import Chosen, Condition
 from pipeline.reading.task import TaskOptions
 from pipeline.values import ValueFormat
 from sej.checks import OFFSET
-from sej.cli.shared.units import Moment, parse_moment, parse_place
+from sej.cli.shared.text import Moment, parse_moment, parse_place
 
 Where = str | Iterable[tuple[str, str, Any]]
 """The type of the argument ``where``."""

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments without the program's name; None uses those of the process.
 
     Returns:
-        The exit code; see :mod:`sej.cli.shared.exits`.
+        The exit code; see :mod:`sej.cli.shared.command`.
     """
     try:
         from sej.cli.app import run

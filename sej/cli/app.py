@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from sej.cli.shared.exits import Exit, exit_of, refuse, text_of
+from sej.cli.shared.command import Exit, exit_of, reader_left, refuse, text_of
 from sej.errors import BadOffsetFileError, CorruptionError, OffsetBeyondEndError, SejError
 
 if TYPE_CHECKING:
@@ -156,9 +156,10 @@ class _Commands(click.Group):
             super().invoke(ctx)
             sys.stdout.flush()
         except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
-            if (isinstance(error, OSError) and error.errno == errno.EPIPE) or _reader_left(error):
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if (interrupted and reader_left()) or getattr(error, "errno", None) == errno.EPIPE:
                 _leave_quietly()
-            if not isinstance(error, KeyboardInterrupt):
+            if not interrupted:
                 _report(error)
             journal = _journal_of(error) if isinstance(error, _DOCTOR_HELPS) else None
             if journal is not None:
@@ -237,11 +238,6 @@ def _journal_of(error: SejError) -> str | None:
     return shlex.quote(os.path.dirname(folder) or ".") if inside else None
 
 
-def _reader_left(error: BaseException) -> bool:
-    terminal = sys.modules.get("sej.cli.shared.terminal")  # loaded by the command that waits, if one does
-    return isinstance(error, KeyboardInterrupt) and terminal is not None and terminal.reader_left()
-
-
 def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as a line of this command, without the Python source line."""
     click.echo(f"sej: {_shown(str(message), message)}", err=True)
@@ -249,7 +245,7 @@ def _say_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _shown(text: str, error: object) -> str:
     """Return the text of an error, which may have names from a file, for the terminal; it may have several lines."""
-    from sej.cli.shared.output import shown  # only an error needs it
+    from sej.cli.shared.text import shown  # only an error needs it
 
     path = getattr(error, "path", None) or getattr(error, "filename", None)
     if isinstance(path, str):
@@ -323,7 +319,7 @@ def _write_logs(form: str, level: str) -> None:
     import json
     import logging  # slow to import for a short command
 
-    from sej.cli.shared.units import iso_time
+    from sej.cli.shared.text import iso_time
 
     class Lines(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import sej
-from sej.cli.shared.parameters import DURATION, JSON, PATH, SIZE
+from sej.cli.shared.command import DURATION, JSON, PATH, SIZE
 
 _ROUNDS: Final = 3
 _ROUND_ITEMS_MAX: Final = 200_000
@@ -121,7 +121,7 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
 
 def _measured(chosen: Sequence[Any], root: Path, value: bytes, round_s: float) -> list[list[float]]:
     """Return the rates of each measurement, items a second, one for each round."""
-    from sej.cli.shared.terminal import progress_bar
+    from sej.cli.shared.command import progress_bar
 
     rates: list[list[float]] = [[] for _ in chosen]
     with progress_bar("measurements") as show:

@@ -12,13 +12,10 @@ from typing import Any, Final, get_args
 
 import click
 
-from sej.cli.shared.exits import Exit
+from sej.cli.shared.command import AGE, BYTES, DIRECTORY, JSON, PATH, SIZE, Exit, IntRange, progress_bar
 from sej.cli.shared.options import retention_options
-from sej.cli.shared.output import counted, shown
-from sej.cli.shared.parameters import AGE, BYTES, DIRECTORY, JSON, PATH, SIZE, IntRange
 from sej.cli.shared.readers import holder_of, readers_of, require_reader
-from sej.cli.shared.terminal import progress_bar
-from sej.cli.shared.units import human_size
+from sej.cli.shared.text import counted, human_size, shown
 from sej.journal.directory import Directory
 from sej.journal.repair import Problem, Repair
 from sej.journal.retention import at_risk

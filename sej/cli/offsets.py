@@ -9,12 +9,10 @@ from typing import Final
 
 import click
 
-from sej.cli.shared.exits import Exit, refuse
+from sej.cli.shared.command import DIRECTORY, DURATION, JSON, PLACE, Exit, refuse
 from sej.cli.shared.options import TYPES, WAIT, form_options, good_end_of, offset_at, print_as_read, wait_until_created
-from sej.cli.shared.output import as_text, counted, shown
-from sej.cli.shared.parameters import DIRECTORY, DURATION, JSON, PLACE
 from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers_of, require_reader
-from sej.cli.shared.units import Moment
+from sej.cli.shared.text import Moment, as_text, counted, shown
 from sej.errors import BadOffsetFileError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.offset_check import check_reader, drop_twin, keep_offset
@@ -150,7 +148,7 @@ def follow(
 
     Example: sej follow --reader shipper --json orders | ./ship
     """
-    from sej.cli.shared.terminal import until_reader_leaves
+    from sej.cli.shared.command import until_reader_leaves
     from sej.reading.scanner import Scanner
 
     if reader is not None and start is not None:

@@ -18,10 +18,20 @@ from typing import Any, Final
 import click
 
 from sej.cli.queue_items import HEADERS, KEY, OFFSET, Place, placed_command, queue
-from sej.cli.shared.exits import Exit, refuse
+from sej.cli.shared.command import (
+    AGE,
+    DURATION,
+    JSON,
+    PATH,
+    Exit,
+    IntRange,
+    ProgramCommand,
+    refuse,
+    require_program,
+    run_program,
+)
 from sej.cli.shared.options import MAX_ATTEMPTS, WAIT, form_options
-from sej.cli.shared.output import counted, json_row, print_messages, shown
-from sej.cli.shared.parameters import AGE, DURATION, JSON, PATH, IntRange, ProgramCommand, require_program, run_program
+from sej.cli.shared.text import counted, json_row, print_messages, shown
 from sej.errors import LeaseLostError, SejError
 from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import Item, WorkQueue
@@ -197,7 +207,7 @@ def _stoppable(*, program: bool) -> Iterator[_Stop]:
     With a program, SIGTERM requests it, so that no other worker gets the item of the program too. Without one, it is
     requested when the reader of the output has closed the pipe.
     """
-    from sej.cli.shared.terminal import until_reader_leaves
+    from sej.cli.shared.command import until_reader_leaves
 
     stop = _Stop()
     before = signal.signal(signal.SIGTERM, stop.ask) if program else None

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from sej.cli.shared.exits import Exit, refuse
+from sej.cli.shared.command import AGE, BYTES, JSON, PATH, Exit, IntRange, refuse
 from sej.cli.shared.options import wait_until_created
-from sej.cli.shared.output import as_text, json_row, shown
-from sej.cli.shared.parameters import AGE, BYTES, JSON, PATH, IntRange
-from sej.cli.shared.units import iso_time
+from sej.cli.shared.text import as_text, iso_time, json_row, shown
 from sej.journal.directory import Directory, is_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal

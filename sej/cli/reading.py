@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from sej.cli.shared.exits import refuse
+from sej.cli.shared.command import DIRECTORY, JSON, PATH, PLACE, IntRange, refuse
 from sej.cli.shared.options import (
     BATCH,
     TYPES,
@@ -28,10 +28,8 @@ from sej.cli.shared.options import (
     report_gap,
     wait_until_created,
 )
-from sej.cli.shared.output import print_messages
-from sej.cli.shared.parameters import DIRECTORY, JSON, PATH, PLACE, IntRange
 from sej.cli.shared.readers import readers_of, require_reader
-from sej.cli.shared.units import Moment, iso_time
+from sej.cli.shared.text import Moment, iso_time, print_messages
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
 from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, containing
@@ -122,7 +120,7 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
             if messages[-1].offset < gap.start < messages[0].offset:
                 report_gap(directory, gap)
     if follow:
-        from sej.cli.shared.terminal import until_reader_leaves
+        from sej.cli.shared.command import until_reader_leaves
         from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end

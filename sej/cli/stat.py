@@ -19,15 +19,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.exits import Exit, refuse, text_of
+from sej.cli.shared.command import CHROME_LINES, DURATION, JSON, PATH, Exit, progress_bar, refuse, screen, text_of, wait
 from sej.cli.shared.findings import Finding, findings, package_findings
 from sej.cli.shared.options import good_end_of
-from sej.cli.shared.output import coloured, shown
-from sej.cli.shared.parameters import DURATION, JSON, PATH
-from sej.cli.shared.readers import holder_of, journals_below, lag_s, queues_of, readers_of, stuck
-from sej.cli.shared.terminal import CHROME_LINES, progress_bar, screen, wait
-from sej.cli.shared.units import human_duration, human_size, iso_time
-from sej.cli.shared.watched import SORTS, Sample, Watched
+from sej.cli.shared.readers import (
+    SORTS,
+    Sample,
+    Watched,
+    holder_of,
+    journals_below,
+    lag_s,
+    queues_of,
+    readers_of,
+    stuck,
+)
+from sej.cli.shared.text import coloured, human_duration, human_size, iso_time, shown
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.imports import PACKAGES

@@ -27,10 +27,9 @@ import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
 from sej.cli.queue_items import Place, placed_command
-from sej.cli.shared.exits import refuse
+from sej.cli.shared.command import AGE, DIRECTORY, DURATION, PATH, SIZE, IntRange, refuse
 from sej.cli.shared.options import MAX_ATTEMPTS, WAIT
-from sej.cli.shared.output import counted
-from sej.cli.shared.parameters import AGE, DIRECTORY, DURATION, PATH, SIZE, IntRange
+from sej.cli.shared.text import counted
 from sej.queue.interface.values import SERIALIZERS, Limit
 from sej.queue.work import MAX_THREADS, work
 from sej.system.process import stop_on_signals

@@ -9,7 +9,7 @@ import pytest
 
 import kestrel
 import sej
-from sej.cli.shared.exits import text_of
+from sej.cli.shared.command import text_of
 from tests.cli.inside import inside
 
 

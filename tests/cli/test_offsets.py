@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 import sej as library
-from sej.cli.shared.readers import holder_of, readers_of
-from sej.cli.shared.watched import Sample
+from sej.cli.shared.readers import Sample, holder_of, readers_of
 from sej.cli.stat import _table
 from sej.system.disk import OsFile
 from tests.cli.command import sej, start

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sej.cli.shared.units import Moment, human_duration, human_size, parse_moment, parse_place, parse_size
+from sej.cli.shared.text import Moment, human_duration, human_size, parse_moment, parse_place, parse_size
 from sej.durations import parse_duration
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 import textqueue
-from sej.cli.shared.parameters import FilePath
+from sej.cli.shared.command import FilePath
 
 _SOURCE: Final = Path(textqueue.__file__).parent / "editors"
 _EDITORS: Final = ("vim", "nvim", "emacs", "nano", "vscode")

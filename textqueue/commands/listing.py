@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, JSON
-from sej.cli.shared.terminal import CHROME_LINES, screen, until_reader_leaves, wait
-from sej.cli.shared.units import human_duration, iso_time
+from sej.cli.shared.command import CHROME_LINES, DURATION, JSON, Exit, screen, until_reader_leaves, wait
+from sej.cli.shared.text import human_duration, iso_time
 from textqueue.commands.opening import (
     QUEUE,
     hash_of,

@@ -10,9 +10,17 @@ from typing import Final, NoReturn
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import DURATION, JSON, FilePath, IntRange, ProgramCommand, require_program, run_program
-from sej.cli.shared.terminal import until_reader_leaves
+from sej.cli.shared.command import (
+    DURATION,
+    JSON,
+    Exit,
+    FilePath,
+    IntRange,
+    ProgramCommand,
+    require_program,
+    run_program,
+    until_reader_leaves,
+)
 from sej.queue.interface.values import Backoff
 from textqueue.claims.claim import Claim
 from textqueue.commands.listing import show

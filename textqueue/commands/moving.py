@@ -19,8 +19,7 @@ from typing import Final
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import PATH, IntRange
+from sej.cli.shared.command import PATH, Exit, IntRange
 from sej.system.disk import OS
 from textqueue.commands.opening import (
     QUEUE,

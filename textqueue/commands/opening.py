@@ -20,8 +20,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import click
 
-from sej.cli.shared.exits import Exit
-from sej.cli.shared.parameters import PATH
+from sej.cli.shared.command import PATH, Exit
 from sej.system.disk import OS
 from sej.system.locks import process_host, process_start
 from sej.system.paths import absolute_path

@@ -20,7 +20,7 @@ from lsprotocol import types as lsp
 from pygls.lsp.server import LanguageServer
 from pygls.workspace import PositionCodec, TextDocument
 
-from sej.cli.shared.units import human_duration
+from sej.cli.shared.text import human_duration
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from textqueue.format.grammar import CONTROL_OF, DUE, REASON, RETRIES, STATUS_OF, MessageStatus

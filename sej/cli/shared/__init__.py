@@ -2,10 +2,9 @@
 
 ::
 
-    exits                     exit codes, and errors of the system as lines
-    units, parameters         sizes, times and places: parsed, shown, and as types of parameters
-    options, output           options of commands that read; messages as lines
-    terminal                  keys, bars of progress, and a reader that closes our output
-    readers, watched          the readers of a journal; journals that are sampled repeatedly
+    command                   exit codes, types of parameters, the terminal, and a program for each message
+    text                      sizes, times and places: parsed and shown; messages as lines
+    options                   options of commands that read
+    readers                   the readers of a journal; journals that are sampled repeatedly
     findings                  what sej doctor checks, and what it advises
 """

@@ -12,15 +12,15 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, NewType
 
 import sej
-from sej.cli.shared.exits import text_of
+from sej.cli.shared.command import text_of
 from sej.cli.shared.options import good_end_of
-from sej.cli.shared.output import counted
 from sej.cli.shared.readers import holder_of, queues_of, readers_of, stuck
-from sej.cli.shared.units import human_duration, human_size, iso_time
+from sej.cli.shared.text import counted, human_duration, human_size, iso_time
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.imports import ADVICE as PACKAGE_ADVICE
@@ -94,18 +94,6 @@ Advice = NewType("Advice", str)
 _NOTHING: Final = Advice("")
 
 
-def advice(kind: str, places: Directory, file: str = "", **names: str) -> Advice:
-    """Return what to do about a kind of damage; file: the damaged one."""
-    kept, quoted = shlex.quote(places.at("kept")), shlex.quote(file)
-    common = {
-        "at": shlex.quote(places.path),
-        "file": quoted,
-        "name": shlex.quote(names.pop("name", os.path.basename(file))),
-        "aside": f"mkdir -p {kept} && mv --backup=numbered {quoted} {kept}",
-    }
-    return Advice(ADVICE[kind].format(**common, **names))
-
-
 Level = Literal["ok", "note", "problem"]
 
 
@@ -122,20 +110,11 @@ class Finding(NamedTuple):
     values: Mapping[str, float] = {}
 
 
-class _Look(NamedTuple):
-    """What all checks of a journal get; quick: without reading every message."""
-
-    journal: Journal
-    places: Directory
-    quick: bool
-    progress: Callable[[int, int], object] | None
-
-
 def findings(
     journal: Journal, *, quick: bool, progress: Callable[[int, int], object] | None = None
 ) -> Iterator[Finding]:
     """Yield everything about one journal; quick: without reading every message."""
-    look = _Look(journal, places := Directory(journal.path, OS), quick, progress)
+    look = _Look(journal, quick, progress)
     yield from _permissions(look)
     failed = set()
     for check in (_locks, _disk, _left_behind, _identity, _messages, _tier, _clock, _readers, _queues):
@@ -149,31 +128,51 @@ def findings(
                 do = _NOTHING
                 if isinstance(error, CorruptionError):
                     file = os.fspath(error.path or "")
-                    do = advice("gap" if os.path.dirname(file) == places.at("gaps") else "corruption", places, file)
+                    do = look.advice("gap" if os.path.dirname(file) == look.at("gaps") else "corruption", file)
                 yield Finding("journal", "problem", text, do)
             failed.add(text)
 
 
+class _Look:
+    """What all checks of a journal get; quick: without reading every message."""
+
+    def __init__(self, journal: Journal, quick: bool, progress: Callable[[int, int], object] | None) -> None:
+        self.journal, self.quick, self.progress = journal, quick, progress
+        self.places = Directory(journal.path, OS)
+        self.at = self.places.at
+
+    @cached_property
+    def writer(self) -> str | None:
+        return holder_of(self.at("jnl.lck"))
+
+    def advice(self, kind: str, file: str = "", **names: str) -> Advice:
+        """Return what to do about a kind of damage; file: the damaged one."""
+        kept, quoted = shlex.quote(self.at("kept")), shlex.quote(file)
+        common = {
+            "at": shlex.quote(self.places.path),
+            "file": quoted,
+            "name": shlex.quote(names.pop("name", os.path.basename(file))),
+            "aside": f"mkdir -p {kept} && mv --backup=numbered {quoted} {kept}",
+        }
+        return Advice(ADVICE[kind].format(**common, **names))
+
+
 def _locks(look: _Look) -> Iterator[Finding]:
     """Report the writer's lock, then those of readers and queues."""
-    places = look.places
-    writer = holder_of(places.at("jnl.lck"))
-    yield Finding("writer", "ok", f"held by {writer}" if writer else "no writer")
-    locks = sorted(glob.glob(glob.escape(places.at("ofs")) + "/**/*.lck", recursive=True))
-    held = [f"{os.path.relpath(path, places.path)} by {holder}" for path in locks if (holder := holder_of(path))]
+    yield Finding("writer", "ok", f"held by {look.writer}" if look.writer else "no writer")
+    locks = sorted(glob.glob(glob.escape(look.at("ofs")) + "/**/*.lck", recursive=True))
+    held = [f"{os.path.relpath(path, look.places.path)} by {holder}" for path in locks if (holder := holder_of(path))]
     if held:
         yield Finding("locks", "ok", "; ".join(held))
 
 
 def _permissions(look: _Look) -> Iterator[Finding]:
-    places = look.places
-    if os.statvfs(places.path).f_flag & os.ST_RDONLY:
-        found = "the file system is read-only; only commands that read work"
-        yield Finding("permissions", "problem", found)
+    path = look.places.path
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        yield Finding("permissions", "problem", "the file system is read-only; only commands that read work")
         return
-    denied = [folder for folder, _, _ in os.walk(places.path) if not os.access(folder, os.R_OK | os.W_OK | os.X_OK)]
-    files = [os.path.join(folder, name) for folder, _, names in os.walk(places.path) for name in names]
-    denied += [path for path in files if os.path.lexists(path) and not os.access(path, os.R_OK | os.W_OK)]
+    denied = [folder for folder, _, _ in os.walk(path) if not os.access(folder, os.R_OK | os.W_OK | os.X_OK)]
+    denied += [file for file in _files(path) if os.path.lexists(file) and not os.access(file, os.R_OK | os.W_OK)]
     if denied:
         found = (
             f"this user cannot read or cannot write {counted(len(denied), 'path')}, the first is {denied[0]}; expected"
@@ -184,17 +183,23 @@ def _permissions(look: _Look) -> Iterator[Finding]:
         yield Finding("permissions", "ok", "this user can read and write all files")
 
 
+def _files(root: str) -> list[str]:
+    """Return the files below a directory."""
+    return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+
+
 def _disk(look: _Look) -> Iterator[Finding]:
     places = look.places
     kind = network_file_system(places.path)
     if kind is not None:
-        found = f"{kind}: locks and syncs may not be reliable there; expected a local disk"
-        yield Finding("file system", "problem", found)
+        yield Finding(
+            "file system", "problem", f"{kind}: locks and syncs may not be reliable there; expected a local disk"
+        )
     free = OS.free_bytes(places.path)
     full = free < _FREE_BYTES
     do, found = _NOTHING, f"{human_size(free)} free"
     if full and len(places.segments()) > 1:
-        do = advice("full disk", places)
+        do = look.advice("full disk")
     elif full:
         found += ", and this journal has one segment: `sej clean` keeps the last one"
     yield Finding("disk", "problem" if full else "ok", found, do, {"free_bytes": free})
@@ -202,64 +207,61 @@ def _disk(look: _Look) -> Iterator[Finding]:
     if status.f_files and status.f_favail < _FREE_FILES:
         found = f"room for {status.f_favail} more files: the disk has almost no inodes left for new segments"
         yield Finding("disk", "problem", found)
-    kept = [os.path.join(folder, name) for folder, _, names in os.walk(places.at("kept")) for name in names]
+    kept = _files(look.at("kept"))
     if kept:
-        size = sum(os.path.getsize(path) for path in kept)
-        found = f"{counted(len(kept), 'file')}, {human_size(size)} in {places.at('kept')}, which no command needs"
+        size = sum(map(os.path.getsize, kept))
+        found = f"{counted(len(kept), 'file')}, {human_size(size)} in {look.at('kept')}, which no command needs"
         yield Finding("kept bytes", "note", found, values={"files": len(kept), "bytes": size})
 
 
 def _left_behind(look: _Look) -> Iterator[Finding]:
     """Report what a crash left unfinished. While a writer runs it may still be in use, so nothing is reported."""
-    places = look.places
-    if holder_of(places.at("jnl.lck")):
+    if look.writer:
         return
-    intents, staged = (sorted(file.name for file in Path(places.at(folder)).glob("*")) for folder in ("txn", "tmp"))
+    intents, staged = (sorted(file.name for file in Path(look.at(folder)).glob("*")) for folder in ("txn", "tmp"))
     pending = [name for name in intents if not name.endswith(".done")]
     for name in pending:
         if name.endswith(".intent") and f"{name.removesuffix('.intent')}.rows" not in staged:
-            found = f"the staged rows of an unfinished batch are missing: {places.at('txn', name)}"
-            yield Finding("pending batch", "problem", found, advice("pending batch", places, places.at("txn", name)))
+            found = f"the staged rows of an unfinished batch are missing: {look.at('txn', name)}"
+            yield Finding("pending batch", "problem", found, look.advice("pending batch", look.at("txn", name)))
     if pending:
-        found = f"{len(pending)} started and not finished, the first is {places.at('txn', pending[0])}"
-        yield Finding("pending work", "note", found, advice("pending work", places))
+        found = f"{len(pending)} started and not finished, the first is {look.at('txn', pending[0])}"
+        yield Finding("pending work", "note", found, look.advice("pending work"))
     if staged:
-        found = f"{counted(len(staged), 'file')} in {places.at('tmp')}"
-        yield Finding("leftovers", "note", found, advice("leftovers", places))
+        found = f"{counted(len(staged), 'file')} in {look.at('tmp')}"
+        yield Finding("leftovers", "note", found, look.advice("leftovers"))
 
 
 def _identity(look: _Look) -> Iterator[Finding]:
-    places = look.places
     try:
-        journal_id(places)
+        journal_id(look.places)
     except CorruptionError:
-        path = places.at("id")
+        path = look.at("id")
         found = f"{path} is damaged: expected the identity that was written for this journal"
-        yield Finding("identity", "problem", found, advice("identity", places, path))
+        yield Finding("identity", "problem", found, look.advice("identity", path))
 
 
 def _messages(look: _Look) -> Iterator[Finding]:
-    journal, places, quick, progress = look
-    writing = holder_of(places.at("jnl.lck")) is not None
+    journal = look.journal
     segments = journal.segments
     size = sum(segment.size for segment in segments)
     first, end = journal.first_offset, good_end_of(journal)
     there = f"offsets {first} to {end - 1}, next offset {end}" if first < end else f"none, next offset {end}"
     span = f"{there}, {counted(len(segments), 'segment')}, {human_size(size)}"
     yield Finding("messages", "ok", span, values={"segments": len(segments), "bytes": size})
-    problems = _end_of(journal) if quick else journal.verify(progress=progress)
+    problems = _end_of(journal) if look.quick else journal.verify(progress=look.progress)
     for problem in problems:
         kind = problem.kind
-        do = advice(_KINDS.get(kind, kind), places, problem.path)
+        do = look.advice(_KINDS.get(kind, kind), problem.path)
         if kind == "torn tail":
-            yield Finding(kind, "ok" if writing else "note", str(problem), _NOTHING if writing else do)
+            yield Finding(kind, "ok" if look.writer else "note", str(problem), _NOTHING if look.writer else do)
         elif kind != "identity":  # reported by itself
             yield Finding(kind if kind == "foreign file" else "damage", "problem", str(problem), do)
-    lost = [] if writing else list(_lost(journal, places, end))
+    lost = [] if look.writer else list(_lost(look, end))
     yield from lost
-    if not quick and not problems and all(one.level != "problem" for one in lost):
+    if not look.quick and not problems and all(one.level != "problem" for one in lost):
         yield Finding("damage", "ok", "none: every message was read")
-    for gap in read_gaps(places):
+    for gap in read_gaps(look.places):
         where = f"; the damaged bytes are in {gap.kept}" if gap.kept else ""
         yield Finding("recorded gap", "note", f"{gap}{where}")
 
@@ -286,23 +288,19 @@ def _end_of(journal: Journal) -> list[Problem]:
     return []
 
 
-def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
+def _lost(look: _Look, end: int) -> Iterator[Finding]:
     """Report whether messages are gone that were synced. Only the disk or a user can do this.
 
-    The last segment is shorter than it was, or a torn tail begins before its synced end.
-
-    Args:
-        journal: the journal.
-        places: its directory.
-        end: the offset after its last message.
+    The last segment is shorter than it was, or a torn tail begins before its synced end. end: the offset after the last
+    message.
     """
-    for segment in places.segments()[-1:]:
+    for segment in look.places.segments()[-1:]:
         with OS.open(segment.path, "read") as file:
-            kept = places.kept_position()
+            kept = look.places.kept_position()
             known = kept.load(file, segment.first_offset)
             size = file.status().size
         on_disk = kept.lost or known
-        if on_disk.offset <= end or (kept.lost is None and _end_of(journal)):
+        if on_disk.offset <= end or (kept.lost is None and _end_of(look.journal)):
             continue
         now = f"it has {size} bytes" if kept.lost else "a torn tail begins before that"
         lost = on_disk.offset - end
@@ -310,26 +308,25 @@ def _lost(journal: Journal, places: Directory, end: int) -> Iterator[Finding]:
             f"{on_disk.position} bytes of {segment.path} were on the disk, but {now}: messages"
             f" {end} to {on_disk.offset - 1} are gone"
         )
-        do = advice("lost messages", places, segment.path)
+        do = look.advice("lost messages", segment.path)
         yield Finding("lost messages", "problem" if lost > 1 else "note", found, do, {"messages": lost})
 
 
 def _clock(look: _Look) -> Iterator[Finding]:
     """Compare the newest timestamp, and the last change of a segment, with this machine's clock."""
-    journal, places, quick, _ = look
     newest, unindexed = NO_TIMESTAMP, 0
-    for segment in places.segments():
+    for segment in look.places.segments():
         file = open_existing(OS, segment.path, "read")
         if file is None:
             continue
         with file:
-            index = IndexFile(places, segment).load(file)
+            index = IndexFile(look.places, segment).load(file)
             rest = file.status().size - index.position
             unindexed += max(rest - BLOCK_BYTES, 0)
-            after = read_blocks(file, index.position, index.due) if not quick or rest <= _QUICK_BYTES else ()
+            after = read_blocks(file, index.position, index.due) if not look.quick or rest <= _QUICK_BYTES else ()
             newest = max(newest, *(block.newest_timestamp for block in (*index.blocks, *after)), NO_TIMESTAMP)
     now = time.time_ns()
-    changed = max((segment.mtime_ns for segment in journal.segments), default=now)
+    changed = max((segment.mtime_ns for segment in look.journal.segments), default=now)
     if changed - now > _CLOCK_NS:
         found = (
             f"segments were changed at {iso_time(changed)}, {_apart(changed, now)} ahead of this machine's clock:"
@@ -347,7 +344,7 @@ def _clock(look: _Look) -> Iterator[Finding]:
         yield Finding("clock", "ok", f"the newest message is {_apart(now, newest)} old", values=values)
     if unindexed:
         found = f"{human_size(unindexed)} are not indexed: opening and seeking read them"
-        yield Finding("index", "note", found, advice("index", places), {"bytes": unindexed})
+        yield Finding("index", "note", found, look.advice("index"), {"bytes": unindexed})
 
 
 def _apart(later: int, earlier: int) -> str:
@@ -374,21 +371,21 @@ def _readers(look: _Look) -> Iterator[Finding]:
         if wrong is not None:
             found = reader.error or f"it is at offset {reader.offset}, but {wrong.reason}"
             why = "the first message that it has not read" if wrong.known else "which messages it has read is unknown"
-            do = advice("wrong offset", places, name=name, unread=str(wrong.unread), why=why)
+            do = look.advice("wrong offset", name=name, unread=str(wrong.unread), why=why)
         elif reader.error is not None:
             found = reader.error
             if name in risks:
                 found += f"; {risks[name]}"
             if reader.offset is not None:
                 kind = "not copied" if name == _COPIER else "deleted messages"
-                do = advice("deleted items" if is_queue else kind, places, name=name)
+                do = look.advice("deleted items" if is_queue else kind, name=name)
         elif name in risks:
-            found, do = risks[name], advice(idle, places, name=name)
+            found, do = risks[name], look.advice(idle, name=name)
         elif halted is not None:
             found = halted
         elif reader.holder is None and reader.behind > (being_written if name == READER else 0):
             level, found = "note", f"{behind}, not running, last commit {human_duration(reader.idle_s)} ago"
-            do = advice(idle, places, name=name)
+            do = look.advice(idle, name=name)
         else:
             level, found = "ok", f"{behind}, {reader.holder or 'not running'}"
         yield Finding(f"reader {name}", level, found, do, values)
@@ -400,17 +397,17 @@ def _queues(look: _Look) -> Iterator[Finding]:
     for queue in queues_of(places.path):
         name, dead = queue.name, queue.summary.stats["dead"]
         if dead:
-            do = advice("dead letters", places, name=name)
+            do = look.advice("dead letters", name=name)
             yield Finding(f"queue {name}", "note", counted(dead, "dead letter"), do, {"dead": dead})
         for found in queue.late(_STUCK_S):
-            yield Finding(f"queue {name}", "note", found, advice("idle queue", places, name=name))
+            yield Finding(f"queue {name}", "note", found, look.advice("idle queue", name=name))
     for name in sorted(places.queue_names()):
-        path = places.at("ofs", f"{name}.queue")
+        path = look.at("ofs", f"{name}.queue")
         with OS.open(path, "read") as file:
             good, damaged = good_bytes(file.read(file.size(), 0))
         if damaged:
             found = f"{path}, position {good}: a bad record, followed by good ones"
-            yield Finding(f"queue {name}", "problem", found, advice("queue log", places))
+            yield Finding(f"queue {name}", "problem", found, look.advice("queue log"))
 
 
 def package_findings() -> Iterator[Finding]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.shared.output import FORMS, form_named, print_messages, shown
-from sej.cli.shared.parameters import AGE, PLACE, SIZE, IntRange
-from sej.cli.shared.units import Moment
+from sej.cli.shared.command import AGE, PLACE, SIZE, IntRange
+from sej.cli.shared.text import FORMS, Moment, form_named, print_messages, shown
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
 from sej.journal.tail import Tail
@@ -81,7 +80,7 @@ def retention_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def wait_until_created(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
-    from sej.cli.shared.terminal import until_reader_leaves
+    from sej.cli.shared.command import until_reader_leaves
     from sej.journal.identity import wait_for_journal
 
     with until_reader_leaves():

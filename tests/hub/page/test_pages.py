@@ -17,7 +17,7 @@ import pytest
 import sej
 from hub.page.sampler import Sampler
 from hub.page.serving import PageServer
-from sej.cli.shared.watched import Sample, Watched
+from sej.cli.shared.readers import Sample, Watched
 from sej.system.disk import Mode, OsDisk, OsFile
 from tests.hub.page.browsing import Client, address_of, filled, serving
 from tests.sej.hooks import until
