@@ -6,7 +6,7 @@ in which they are best read. Each imports only from those below it::
     app                                finds a subcommand and loads only that one; errors as exit codes
     reading, offsets, maintenance      messages; kept offsets; changing and checking journals
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
-    queue, queue_items                 work queues, their items and schedules
+    queue                              work queues, their items and schedules
     worker                             a function for each item; from and to other programs
     shared                             what commands share: options, lines of output, exit codes, findings, readers
 """

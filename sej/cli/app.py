@@ -15,7 +15,8 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -99,6 +100,35 @@ class Journals:
         return Scanner(path) if offset is None else Scanner(path, offset)
 
 
+@contextmanager
+def _errors_as_exits() -> Iterator[None]:
+    """Turn an error of the block into one line and an exit code."""
+    try:
+        yield
+    except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if (interrupted and reader_left()) or getattr(error, "errno", None) == errno.EPIPE:
+            _leave_quietly()
+        if not interrupted:
+            _report(error)
+        journal = _journal_of(error) if isinstance(error, _DOCTOR_HELPS) else None
+        if journal is not None:
+            click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
+        raise SystemExit(exit_of(error)) from None
+    except click.Abort as error:  # a question was refused or not answered
+        reason = error.__context__
+        if isinstance(reason, KeyboardInterrupt | EOFError):
+            click.echo(err=True)  # the cursor is after the question
+        if isinstance(reason, KeyboardInterrupt):
+            raise SystemExit(Exit.INTERRUPTED) from None
+        unanswered = "no terminal and no answer: nothing was changed; use --yes"
+        refuse(unanswered if isinstance(reason, EOFError) else "nothing was changed", Exit.WRONG)
+    except ImportError as error:
+        library = (error.name or "").partition(".")[0]
+        way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
+        refuse(f"this needs {library or 'a library that cannot be imported'}{way_out}", Exit.USAGE)
+
+
 class _Commands(click.Group):
     """A group that knows its subcommands by name and loads each when it is used."""
 
@@ -138,45 +168,16 @@ class _Commands(click.Group):
         """Take ``sej help COMMAND`` for ``sej COMMAND --help``."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
+    @_errors_as_exits()
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Parse the options of the program; ``--help`` and ``--version`` print here."""
-        try:
-            return super().make_context(*args, **extra)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                _leave_quietly()
-            _report(error)
-            raise SystemExit(Exit.WRONG) from None
-        except KeyboardInterrupt:  # `--help` loads every command
-            raise SystemExit(Exit.INTERRUPTED) from None
+        """Parse the options of the program; ``--help``, which loads every command, and ``--version`` print here."""
+        return super().make_context(*args, **extra)
 
+    @_errors_as_exits()
     def invoke(self, ctx: click.Context) -> None:
-        """Run the command; turn an error into one line and an exit code."""
-        try:
-            super().invoke(ctx)
-            sys.stdout.flush()
-        except (SejError, OSError, ValueError, KeyboardInterrupt) as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            if (interrupted and reader_left()) or getattr(error, "errno", None) == errno.EPIPE:
-                _leave_quietly()
-            if not interrupted:
-                _report(error)
-            journal = _journal_of(error) if isinstance(error, _DOCTOR_HELPS) else None
-            if journal is not None:
-                click.echo(f"sej: run `sej doctor {journal}` for the whole state and what to do", err=True)
-            raise SystemExit(exit_of(error)) from None
-        except click.Abort as error:  # a question was refused or not answered
-            reason = error.__context__
-            if isinstance(reason, KeyboardInterrupt | EOFError):
-                click.echo(err=True)  # the cursor is after the question
-            if isinstance(reason, KeyboardInterrupt):
-                raise SystemExit(Exit.INTERRUPTED) from None
-            unanswered = "no terminal and no answer: nothing was changed; use --yes"
-            refuse(unanswered if isinstance(reason, EOFError) else "nothing was changed", Exit.WRONG)
-        except ImportError as error:
-            library = (error.name or "").partition(".")[0]
-            way_out = f": pip install 'sej-journals[{_EXTRAS[library]}]'" if library in _EXTRAS else f" ({error})"
-            refuse(f"this needs {library or 'a library that cannot be imported'}{way_out}", Exit.USAGE)
+        """Run the command."""
+        super().invoke(ctx)
+        sys.stdout.flush()
 
 
 def _sentence(command: click.Command | None) -> str:

@@ -26,9 +26,9 @@ from typing import Any, Final
 import click
 
 from sej.checks import POSITIVE_SECONDS, handler_of
-from sej.cli.queue_items import Place, placed_command
+from sej.cli.queue import Place, placed_command
 from sej.cli.shared.command import AGE, DIRECTORY, DURATION, PATH, SIZE, IntRange, refuse
-from sej.cli.shared.options import MAX_ATTEMPTS, WAIT
+from sej.cli.shared.options import MAX_ATTEMPTS, WAIT, lease_option
 from sej.cli.shared.text import counted
 from sej.queue.interface.values import SERIALIZERS, Limit
 from sej.queue.work import MAX_THREADS, work
@@ -49,14 +49,7 @@ _log: Final = logging.getLogger("sej.worker")  # not click.echo: the supervisor 
 @click.argument("target", metavar="MODULE:FUNCTION")
 @click.option("--threads", type=IntRange(1, MAX_THREADS), default=1, show_default=True, help="Threads in each process.")
 @click.option("--processes", type=IntRange(1, _MAX_PROCESSES), default=1, show_default=True, help="Processes.")
-@click.option(
-    "--lease",
-    "lease_s",
-    type=DURATION,
-    default="60s",
-    show_default=True,
-    help="How long an item stays leased; renewed while the function runs.",
-)
+@lease_option("the function")
 @MAX_ATTEMPTS
 @click.option("--serializer", type=click.Choice(SERIALIZERS), help="Decode values; pickle executes code in them.")
 @WAIT

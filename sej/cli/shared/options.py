@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.shared.command import AGE, PLACE, SIZE, IntRange
+from sej.cli.shared.command import AGE, DURATION, PLACE, SIZE, IntRange
 from sej.cli.shared.text import FORMS, Moment, form_named, print_messages, shown
 from sej.journal.directory import Directory
 from sej.journal.gaps import Gap
@@ -40,6 +40,13 @@ MAX_ATTEMPTS: Final = click.option(
     type=IntRange(min=1),
     help="Attempts before an item becomes a dead letter, kept with the queue. Default: as it has it, at first 5.",
 )
+
+
+def lease_option(runs: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option ``--lease`` of a command that renews it while something runs."""
+    text = f"How long an item stays leased; renewed while {runs} runs."
+    return click.option("--lease", "lease_s", type=DURATION, default="60s", show_default=True, help=text)
+
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
