@@ -19,7 +19,6 @@ import hub
 import kestrel
 import sej
 import shard
-from kestrel.v2 import moving
 from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.writing.target import Target
@@ -429,7 +428,7 @@ class Kestrels(World):
             for item in self.items:
                 q.put(item)
         with killed("rename", r"cars\.exported$", 2), sej.Writer(path / "to") as w:
-            moving.export(path / "spool", "cars", w)
+            kestrel.export(path / "spool", "cars", w)
         with sej.Writer(path / "from") as w:
             w.append_many(self.items)
         with killed("rename", r"cars\.\d+$"):
@@ -437,12 +436,12 @@ class Kestrels(World):
 
     def bring(self, path: Path) -> None:
         with sej.Scanner(path / "from", timeout=0) as scanner:
-            moving.import_(path / "back", "cars", scanner)
+            kestrel.import_(path / "back", "cars", scanner)
 
     def check(self, path: Path, changed: list[str]) -> None:
         def export() -> None:
             with sej.Writer(path / "to") as w:
-                moving.export(path / "spool", "cars", w)
+                kestrel.export(path / "spool", "cars", w)
 
         if touched(changed, "spool", "to") and calm(export) is None:
             assert values(path / "to") == self.items

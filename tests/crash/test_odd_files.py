@@ -16,7 +16,6 @@ import hub
 import kestrel
 import sej
 import shard
-from kestrel.v2 import moving
 from tests.crash.bounded import bounded
 from textqueue import TextQueue
 
@@ -242,7 +241,7 @@ def test_every_package_refuses_what_is_not_a_file(tmp_path: Path, kind: str) -> 
 
     def export() -> object:
         with sej.Writer(tmp_path / "from") as w:
-            return moving.export(tmp_path / "spool", "cars", w)
+            return kestrel.export(tmp_path / "spool", "cars", w)
 
     sej.Writer(tmp_path / "from").close()
     uses: list[tuple[Path, Callable[[], object]]] = [
