@@ -1,7 +1,9 @@
 """The sharded scanner: everything once, fairly, or by time; following what grows and appears."""
 
 import os
+import random
 import threading
+from functools import partial
 from pathlib import Path as FilePath
 
 import pytest
@@ -11,8 +13,12 @@ from hypothesis import strategies as st
 import sej
 import shard
 from sej import codec
-from tests.sej.hooks import Worker
-from tests.sej.support import overwrite, write
+from sej.journal.directory import Directory
+from sej.journal.retention import clean
+from sej.system.disk import OS
+from tests.sej.hooks import MeanwhileDisk, Worker
+from tests.sej.support import commit, overwrite, write
+from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
 
 
 @pytest.fixture
@@ -201,3 +207,107 @@ def test_a_shard_that_is_never_empty_does_not_delay_the_others(path: shard.Path,
             if not waiting or number > 60_000:
                 break
     assert not waiting
+
+
+# --- shard.lag: messages, bytes and seconds behind, shard by shard
+
+
+SECOND = 1_000_000_000
+
+
+def test_every_shard_has_its_row(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 2)
+    for index in (0, 1, 3):
+        with sej.Writer(path.dir(index), segment_bytes=100) as writer:
+            writer.append_many([b"12345678"] * 10, timestamp=[number * SECOND for number in range(10)])
+    commit(path.dir(0), "mailer", 7)
+    commit(path.dir(1), "mailer", 10)
+    rows = shard.lag(path, "mailer", now_ns=lambda: 20 * SECOND)
+    assert [(row.index, row.offset, row.end_offset, row.messages, row.bytes, row.seconds) for row in rows] == [
+        (0, 7, 10, 3, 3 * 34, 13.0),
+        (1, 10, 10, 0, 0, 0.0),
+        (2, 0, 0, 0, 0, 0.0),
+        (3, 0, 10, 10, 340, 20.0),
+    ]
+    assert sum(row.messages for row in shard.lag(path, "nobody")) == 30
+
+
+def test_messages_without_a_time_have_no_age(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 0)
+    with sej.Writer(path.dir(0)) as writer:
+        writer.append(b"x", timestamp=sej.NO_TIMESTAMP)
+    assert [(row.messages, row.seconds) for row in shard.lag(path, "r")] == [(1, 0.0)]
+
+
+def test_a_place_beyond_the_end_is_an_error(tmp_path: FilePath) -> None:
+    path = shard.Path(tmp_path, "orders", 0)
+    sej.Writer(path.dir(0)).close()
+    FilePath(path.dir(0), "ofs", "r.ofs").write_bytes((9).to_bytes(8, "big"))
+    with pytest.raises(sej.OffsetBeyondEndError, match="is at offset 9"):
+        shard.lag(path, "r")
+    with pytest.raises(sej.InvalidNameError):
+        shard.lag(path, "../r")
+
+
+def test_retention_in_the_meantime_is_no_error(tmp_path: FilePath) -> None:
+    k, found = 1, set()
+    while True:
+        path = shard.Path(tmp_path / str(k), "orders", 0)
+        write(path.dir(0), [b"12345678"] * 10, segment_bytes=100)
+        directory = Directory(path.dir(0), OS)
+        disk = MeanwhileDisk(k, partial(clean, directory, sej.Retention(max_bytes=1), wait=False))
+        (row,) = shard.lag(path, "mailer", disk=disk)
+        found.add(row.messages)
+        if disk.calls < k:
+            break
+        k += 1
+    assert found == {10, 1}
+
+
+# --- Messages larger than every read window among short ones, in a sharded journal
+
+
+WINDOWS = {
+    "shard.scanner": ["_WHOLE", "_HELD", "_HELD_BYTES", "_LEAST_BYTES", "CHUNK_BYTES"],
+    "shard.resharding": ["_BATCH"],
+}
+LEAST = 200
+"""No window is smaller than the head of a message."""
+Row = tuple[bytes, bytes]
+
+
+def read(path: shard.Path, by: str, max_open: int) -> dict[bytes, list[bytes]]:
+    """The values of each key, in the order in which they came."""
+    found: dict[bytes, list[bytes]] = {}
+    with shard.Scanner(path, by=by, max_open=max_open) as s:  # type: ignore[arg-type]
+        for _, message in s:
+            found.setdefault(message.key, []).append(message.value)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_shard_holds_its_messages_of_any_size(seed: int, tmp_path: FilePath) -> None:
+    dice = random.Random(seed)
+    rows: list[Row] = []
+    expected: dict[bytes, list[bytes]] = {}
+    path = shard.Path(tmp_path, "o", 2)
+    with small_windows(), shrunk(WINDOWS, least=LEAST):
+        with shard.Writer(path, segment_bytes=dice.choice([3000, 1 << 30])) as w:
+            for _ in range(dice.randrange(2, 8)):
+                rows = []
+                for _ in range(dice.randrange(1, 20)):
+                    large = dice.choice(
+                        [200, BLOCK_BYTES - 30, BLOCK_BYTES, READ_BYTES, dice.randrange(20 * READ_BYTES)]
+                    )
+                    key = b"k%d" % dice.randrange(20)
+                    rows.append((key, b"v" * (large if dice.random() < 0.3 else dice.randrange(30))))
+                    expected.setdefault(key, []).append(rows[-1][1])
+                if dice.random() < 0.5:
+                    w.append_many([value for _, value in rows], [key for key, _ in rows])
+                else:
+                    for key, value in rows:
+                        w.append(value, key)
+        for by in ("turn", "time"):
+            assert read(path, by, dice.choice([1, 8])) == expected
+        shard.reshard(path, shard.Path(tmp_path, "n", 3))
+        assert read(shard.Path(tmp_path, "n", 3), "turn", 8) == expected

@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,7 @@ import sej
 import shard
 from sej.system.disk import File
 from shard import routing
+from tests.house.house import ROOT, run
 from tests.sej.hooks import HookedDisk, Worker
 from tests.sej.support import read_all
 
@@ -351,3 +353,46 @@ def test_a_relative_root_means_the_directory_of_the_opening(
     assert worker.run(lambda index, message: 1 // len(message.value.replace(b"first", b""))) == 21
     assert [letter.message.value for letter in sej.dead_letters(tmp_path / "dead")] == [b"first"]
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+# --- A low limit of open files: fewer files are used, or it raises and names the way out
+
+
+PROGRAM = """
+import resource, sys, warnings
+import sej, shard
+
+root, most = sys.argv[1], int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+path = shard.Path(root, "orders", 6)
+keys = [b"%d" % number for number in range(2000)]
+with shard.Writer(path) as writer:
+    for _ in range(3):
+        writer.append_many(keys, keys)
+    print("open", writer.open_count)
+with shard.Scanner(path, by="time") as scanner:
+    print("read", sum(1 for _ in scanner))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("default")
+    handled = shard.Worker(path, "w", timeout=0.0).run(lambda index, message: None)
+print("handled all", handled == 6000, [str(warning.message).partition(":")[0] for warning in caught])
+try:
+    print("resharded", shard.reshard(path, shard.Path(root, "orders", 7)).messages)
+except sej.SejError as error:
+    print("refused", "ulimit -n" in str(error))
+"""
+
+
+def lines(root: FilePath, most: int) -> list[str]:
+    done = run([sys.executable, "-W", "error", "-c", PROGRAM, root, str(most)], ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_no_more_files_are_opened_than_the_limit_allows(tmp_path: FilePath) -> None:
+    # The new sharded journal's writer has fewer files than four for each shard, because a reshard holds 64 locks.
+    assert lines(tmp_path / "many", 320) == ["open 64", "read 6000", "handled all True []", "resharded 6000"]
+    few = lines(tmp_path / "few", 70)
+    assert few[:2] == ["open 1", "read 6000"]
+    assert few[2].startswith("handled all False ['this worker cannot open enough files for its 64 shards of ")
+    assert few[3:] == ["refused True"]
