@@ -15,7 +15,7 @@ from kestrel import segmented
 from kestrel.errors import FailedError, MissingError, MoveError, TooLargeError
 from kestrel.transfer import plan_at
 from sej.system.disk import OS
-from tests.crash.disk import CrashDisk, FaultyDisk
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk, faulty
 from tests.kestrel.support import KINDS, OPENERS, HookedWriter, Three, Two
 from tests.sej.support import read_all
 
@@ -291,21 +291,22 @@ def test_messages_without_a_timestamp_are_recognised_too(kind: str, tmp_path: Pa
     assert [item.add_time for item in LOADS[kind](tmp_path, "cars").items] == [10, 10, 30, 30, 30]
 
 
+@pytest.mark.parametrize("fault", ["eio", "sync-loses"])
 @pytest.mark.parametrize("kind", IMPORTS)
-def test_whichever_call_of_an_import_fails_a_second_one_adds_nothing_twice(kind: str) -> None:
-    """Also one that fails after it has acted."""
+def test_whichever_call_of_an_import_fails_a_second_one_adds_nothing_twice(kind: str, fault: Fault) -> None:
+    """Also one that fails after it has acted. What the second one finished is on the medium."""
     due = [message.value for message in messages(2)]
     for number in count(1):
         inner = CrashDisk()
-        disk = FaultyDisk(inner, number)
+        disk = faulty(inner, number, fault)
         with suppress(FailedError):
             IMPORTS[kind]("/q", "cars", messages(2), disk=disk)
         for _ in range(2):
             IMPORTS[kind]("/q", "cars", messages(2), disk=inner)
-            assert values_in(kind, "/q", inner) == due, (number, disk.failed)
+            assert values_in(kind, "/q", inner) == values_in(kind, "/q", inner.crash()) == due, (number, disk.failed)
         if disk.failed is None:
             break
-    assert number > 15
+    assert number > (15 if fault == "eio" else 2)
 
 
 @pytest.mark.parametrize("kind", IMPORTS)
