@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,78 +58,81 @@ class WrappingDisk(OsDisk):
         return wrapped  # type: ignore[no-any-return]
 
 
-class _CountingFile(OsFile):
+class _LookedAtFile(OsFile):
     disk: Any
 
     def read(self, size: int, position: int) -> bytes:
+        self.disk.look("read", self.path)
         data = super().read(size, position)
         self.disk.bytes_read += len(data)
         return data
 
     def read_into(self, buffer: memoryview, position: int) -> int:
+        self.disk.look("read", self.path)
         count = super().read_into(buffer, position)
         self.disk.bytes_read += count
         return count
 
-
-class CountingDisk(WrappingDisk):
-    """The real disk, and how many bytes were read from it."""
-
-    kind = _CountingFile
-    bytes_read = 0
-
-
-class _WatchedFile(OsFile):
-    disk: Any
-
-    def read(self, size: int, position: int) -> bytes:
-        self.disk.look()
-        return super().read(size, position)
-
-    def read_into(self, buffer: memoryview, position: int) -> int:
-        self.disk.look()
-        return super().read_into(buffer, position)
-
     def size(self) -> int:
-        self.disk.look()
+        self.disk.look("size", self.path)
         return super().size()
 
     def status(self) -> Status:
-        self.disk.look()
+        self.disk.look("size", self.path)
         return super().status()
 
 
-class MeanwhileDisk(WrappingDisk):
+class LookingDisk(WrappingDisk):
+    """The real disk: it counts the calls that look at something, and calls a hook before each.
+
+    Attributes:
+        looks: how many calls of each verb there were: ``open``, ``list``, ``status``, ``size`` and ``read`` (of files).
+        bytes_read: how much was read.
+    """
+
+    kind = _LookedAtFile
+
+    def __init__(self, hook: Callable[[str, str], object] = lambda verb, path: None) -> None:
+        self.hook = hook
+        self.looks: Counter[str] = Counter()
+        self.bytes_read = 0
+
+    def look(self, verb: str, path: str | os.PathLike[str]) -> None:
+        self.looks[verb] += 1
+        self.hook(verb, os.fspath(path))
+
+    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
+        self.look("open", path)
+        return super().open(path, mode)
+
+    def list(self, path: str | os.PathLike[str]) -> list[str]:
+        self.look("list", path)
+        return super().list(path)
+
+    def status(self, path: str | os.PathLike[str]) -> Status | None:
+        self.look("status", path)
+        return super().status(path)
+
+
+class MeanwhileDisk(LookingDisk):
     """The real disk; another process acts just before the k-th call that looks at something."""
 
-    kind = _WatchedFile
-
     def __init__(self, k: int, act: Callable[[], object]) -> None:
-        self.calls = 0
-        self._k = k
-        self._act = act
+        super().__init__(self._meanwhile)
+        self._k, self._act = k, act
 
-    def look(self) -> None:
-        self.calls += 1
+    def _meanwhile(self, *_: str) -> None:
         if self.calls == self._k:
             self.act()
+
+    @property
+    def calls(self) -> int:
+        return self.looks.total()
 
     def act(self) -> None:
         """Act now, unless it has happened."""
         act, self._act = self._act, lambda: None
         act()
-
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        self.look()
-        return super().open(path, mode)
-
-    def list(self, path: str | os.PathLike[str]) -> list[str]:
-        self.look()
-        return super().list(path)
-
-    def status(self, path: str | os.PathLike[str]) -> Status | None:
-        self.look()
-        return super().status(path)
 
 
 class Script(subprocess.Popen[str]):

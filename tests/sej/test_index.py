@@ -18,7 +18,7 @@ from sej.system.checksum import crc32c
 from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import CountingDisk, HookedDisk, ReadOnlyDisk
+from tests.sej.hooks import HookedDisk, LookingDisk, ReadOnlyDisk
 from tests.sej.support import encoded, flip, packed, read_all, segment, segments, write
 
 COUNT = 12_000
@@ -75,7 +75,7 @@ def test_every_block_has_its_place_times_and_checksum(path: Path) -> None:
 
 
 def test_seeking_reads_one_block_not_the_segment(path: Path) -> None:
-    disk = CountingDisk()
+    disk = LookingDisk()
     with sej.Scanner(path, 2000, disk=disk) as s:
         assert s.read(1) == [ROWS[2000]]
     assert disk.bytes_read < 3 << 18 < len(packed(ROWS)), "a block, and what a read takes at once"

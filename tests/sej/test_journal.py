@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -15,10 +14,10 @@ from sej import CorruptionError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail
-from sej.system.disk import Mode, OsDisk, OsFile, Status
+from sej.system.disk import OsFile, Status
 from tests.cli.inside import inside
 from tests.queue.support import FakeClock
-from tests.sej.hooks import CountingDisk, WrappingDisk
+from tests.sej.hooks import LookingDisk, WrappingDisk
 from tests.sej.support import (
     STAMP,
     by_hand,
@@ -57,7 +56,7 @@ def test_looking_at_an_empty_journal(tmp_path: Path) -> None:
 
 def test_backwards_costs_what_it_returns(tmp_path: Path) -> None:
     write(tmp_path, [b"v" * 100] * 100_000, durability="buffer")
-    disk = CountingDisk()
+    disk = LookingDisk()
     j = sej.Journal(tmp_path, disk=disk)
     assert [message.offset for message in j.tail(5)] == list(range(99_995, 100_000))
     assert disk.bytes_read < 1 << 18
@@ -342,25 +341,6 @@ def test_a_time_is_not_searched_after_an_incomplete_message(last: bool, tmp_path
 FEW, MANY = 20, 80
 
 
-class CallsDisk(OsDisk):
-    """The real disk, and how often each verb was used."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-        self.calls["open"] += 1
-        return super().open(path, mode)
-
-    def status(self, path: str | os.PathLike[str]) -> Status | None:
-        self.calls["status"] += 1
-        return super().status(path)
-
-    def list(self, path: str | os.PathLike[str]) -> list[str]:
-        self.calls["list"] += 1
-        return super().list(path)
-
-
 def journal(path: Path, count: int) -> Path:
     """A journal of so many segments of one message each."""
     write(path, [b"%d" % n for n in range(count)], segment_bytes=1)
@@ -369,31 +349,31 @@ def journal(path: Path, count: int) -> Path:
     return path
 
 
-def scan(path: Path, disk: CallsDisk) -> None:
+def scan(path: Path, disk: LookingDisk) -> None:
     assert len(read_all(path, disk=disk)) in (FEW, MANY)
 
 
-def scan_verified(path: Path, disk: CallsDisk) -> None:
+def scan_verified(path: Path, disk: LookingDisk) -> None:
     assert len(read_all(path, verify=True, disk=disk)) in (FEW, MANY)
 
 
-def consume(path: Path, disk: CallsDisk) -> None:
+def consume(path: Path, disk: LookingDisk) -> None:
     consumer = sej.Consumer(path, "reader", timeout=0.0, commit_interval_s=3600.0, disk=disk)
     assert consumer.run(lambda message: None) in (FEW, MANY)
 
 
-def work(path: Path, disk: CallsDisk) -> None:
+def work(path: Path, disk: LookingDisk) -> None:
     with sej.open_queue(path, "queue", disk=disk, clock=FakeClock()) as q:
         while item := q.get(timeout=0.0):
             item.done()
         assert q.stats().ready == 0
 
 
-def backwards(path: Path, disk: CallsDisk) -> None:
+def backwards(path: Path, disk: LookingDisk) -> None:
     assert len(list(sej.Journal(path, disk=disk).reversed())) in (FEW, MANY)
 
 
-OPERATIONS: dict[str, Callable[[Path, CallsDisk], object]] = {
+OPERATIONS: dict[str, Callable[[Path, LookingDisk], object]] = {
     "scan": scan,
     "scan_verified": scan_verified,
     "consume": consume,
@@ -419,22 +399,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_costs_no_more_than_linear(name: str, tmp_path: Path) -> None:
-    few, many = CallsDisk(), CallsDisk()
+    few, many = LookingDisk(), LookingDisk()
     OPERATIONS[name](journal(tmp_path / "few", FEW), few)
     OPERATIONS[name](journal(tmp_path / "many", MANY), many)
-    assert many.calls["list"] <= few.calls["list"]
+    assert many.looks["list"] <= few.looks["list"]
     for verb in ("open", "status"):
-        assert many.calls[verb] <= (MANY // FEW) * few.calls[verb]
+        assert many.looks[verb] <= (MANY // FEW) * few.looks[verb]
 
 
 def test_a_parked_reader_is_opened_again_without_a_listing(tmp_path: Path) -> None:
     with sej.Writer(tmp_path) as w:
         w.append_many([b"%d" % n for n in range(100)])
-    disk = CallsDisk()
+    disk = LookingDisk()
     cursor = Cursor(Directory(tmp_path, disk), 0)
     assert len(cursor.read(10)) == 10
     cursor.park()
-    listed = disk.calls["list"]
+    listed = disk.looks["list"]
     assert cursor.read(1)[0].offset == 10
-    assert disk.calls["list"] == listed
+    assert disk.looks["list"] == listed
     cursor.close()

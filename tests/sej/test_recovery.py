@@ -13,7 +13,7 @@ from sej import CorruptionError, codec
 from sej.journal.recovery import corruption_at
 from sej.system.disk import OsFile, Status
 from tests.crash.disk import CrashDisk
-from tests.sej.hooks import CountingDisk
+from tests.sej.hooks import LookingDisk
 from tests.sej.support import STAMP, by_hand, encoded, overwrite, packed, read_all, sample, segment, values, write
 
 GOOD = sample(5, size=40)
@@ -215,7 +215,7 @@ def test_opening_costs_the_unindexed_tail_not_the_segment(tmp_path: Path) -> Non
     write(tmp_path, [b"v" * 100] * 300_000, durability="buffer")
     with open(segment(tmp_path, 0), "ab") as file:
         file.write(encoded(300_000, STAMP, 0, b"", b"torn")[:-2])
-    disk = CountingDisk()
+    disk = LookingDisk()
     with sej.Writer(tmp_path, disk=disk) as w:
         assert w.recovery is not None and w.offset == 300_000
     assert disk.bytes_read < 1 << 18, "the last block, the torn bytes, a few heads: not 38 MB"

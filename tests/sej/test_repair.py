@@ -6,6 +6,7 @@ import random
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -36,9 +37,101 @@ from tests.sej.support import (
 MESSAGES = sample(30)
 
 
+def part(start: int, stop: int, *damages: tuple[int, bytes]) -> bytes:
+    """The bytes of messages, some of them damaged."""
+    changed = dict(damages)
+    return b"".join(changed.get(n, encoded(*MESSAGES[n])) for n in range(start, stop))
+
+
+def bad(number: int, data: bytes = b"\xff", at: int = 17) -> tuple[int, bytes]:
+    """A message and its bytes with other ones in them."""
+    sound = encoded(*MESSAGES[number])
+    return number, sound[:at] + data + sound[at + len(data) :]
+
+
+SOUND = {0: part(0, 10), 10: part(10, 20), 20: part(20, 30)}
+NESTED = b"".join(encoded(number, 1, 0, b"", b"not ours") for number in range(32, 37))
+FAR_LENGTH = bad(22, (1 << 30).to_bytes(4, "big"), 18 + len(MESSAGES[22].key))
+FAR_OFFSET = bad(12, (1 << 40).to_bytes(8, "big"), 0)
+JOINED = b"\xff\xee\xdd".join(encoded(*message) for message in MESSAGES)
+
+
+class Case(NamedTuple):
+    """A damaged journal, the ranges of offsets that a repair loses, and the bytes that it keeps; None: any."""
+
+    segments: dict[int, bytes]
+    lost: list[tuple[int, int]]
+    kept: list[bytes] | None = None
+
+
+def torn(value: bytes, size: int) -> Case:
+    """The start of message 30, as a killed writer leaves it: the head and so many bytes of its value."""
+    start = encoded(30, 1, 0, b"", value + b"z" * 100)[: 22 + size]
+    return Case({**SOUND, 20: SOUND[20] + start}, [], [start])
+
+
+CASES = {
+    **{
+        f"message {n}": Case(
+            {**SOUND, n // 10 * 10: part(n // 10 * 10, n // 10 * 10 + 10, bad(n))}, [(n, n + 1)], [bad(n)[1]]
+        )
+        for n in (0, 5, 9, 10, 15, 19, 20, 25)
+    },
+    "a missing segment": Case({0: SOUND[0], 20: SOUND[20]}, [(10, 20)], []),
+    "a torn segment": Case({**SOUND, 10: part(10, 17) + part(17, 18)[:9]}, [(17, 20)], [part(17, 18)[:9]]),
+    "no good message": Case({**SOUND, 10: b"\xee" * 300}, [(10, 20)], [b"\xee" * 300]),
+    "bytes between": Case({**SOUND, 10: part(10, 13) + b"between" + part(13, 20)}, [], [b"between"]),
+    "another offset": Case({**SOUND, 10: part(10, 20, FAR_OFFSET)}, [(12, 13)], [FAR_OFFSET[1]]),
+    # a journal in the value of a torn message is no part of this one
+    "a journal inside, up to its end": torn(NESTED, len(NESTED) - 1),
+    "a journal inside, and a part": torn(NESTED + NESTED[:20], len(NESTED) + 20),
+    "a journal inside, between other bytes": torn(b"z" * 100 + NESTED + b"z" * 50, 150 + len(NESTED)),
+    # it looks like a torn write, but the messages after it reach the end, or the size at its own end is right
+    "a length": Case({**SOUND, 20: part(20, 30, FAR_LENGTH)}, [(22, 23)]),
+    "a length, and a torn tail": Case({**SOUND, 20: part(20, 30, FAR_LENGTH) + b"torn"}, [(22, 23)]),
+    "bytes between all": Case({0: JOINED}, [], [JOINED[len(part(0, 1)) : -len(part(29, 30))]]),
+    "an overlap": Case({0: part(0, 20, bad(5)), 10: part(10, 30)}, [(5, 6)], [bad(5)[1] + part(6, 20)]),
+    "one of two copies": Case({0: part(0, 20), 10: part(10, 30, bad(15))}, []),
+    # as after segments of two copies of a journal were mixed
+    **{
+        f"{name} inside{', at the end' * last}": Case({0: part(0, 20 + 10 * last), **inside, **rest}, [])
+        for name, inside in {
+            "no bytes": {10: b""},
+            "fewer messages": {10: part(10, 13)},
+            "no good message": {12: part(0, 5)},
+            "two segments, and one has all,": {4: b"", 6: part(6, 30)},
+        }.items()
+        for last, rest in ((False, {20: SOUND[20]}), (True, dict[int, bytes]()))
+    },
+    "damage before a segment inside": Case({0: part(0, 20, bad(5)), 10: b"", 20: SOUND[20]}, [(5, 6)]),
+    # as after a copy that was resumed with an overlap
+    **{
+        f"bytes {times} times": Case({0: part(0, 20, bad(5)) + part(15, 20) * times + part(20, 30)}, [(5, 6)])
+        for times in (1, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_repair_costs_the_damaged_messages_alone(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    journal = sej.Journal(by_hand(tmp_path, *case.segments.items()))
+    planned, skipped = journal.repair(dry_run=True), read_all(tmp_path, on_corruption="skip")
+    done = journal.repair()
+    offsets = [n for n in range(30) if not any(start <= n < stop for start, stop in case.lost)]
+    assert read(tmp_path) == (offsets, case.lost)
+    assert [message.offset for message in skipped] == offsets
+    assert [gap[:2] for gap in planned.gaps] == [gap[:2] for gap in done.gaps] == case.lost
+    if case.kept is not None:
+        assert [Path(kept).read_bytes() for kept in done.kept] == case.kept
+    assert journal.verify() == []
+    with sej.Writer(tmp_path) as w:
+        assert w.recovery is None and w.append(b"on") == 30
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return by_hand(tmp_path / "j", *((n, packed(MESSAGES[n : n + 10])) for n in (0, 10, 20)))
+    return by_hand(tmp_path / "j", *SOUND.items())
 
 
 def at(number: int) -> int:
@@ -57,23 +150,6 @@ def read(path: Path) -> tuple[list[int], list[tuple[int, int]]]:
         found = list(s)
         assert all(message == MESSAGES[message.offset] for message in found)
         return [message.offset for message in found], [(gap.start, gap.stop) for gap in s.gaps]
-
-
-@pytest.mark.parametrize("number", [0, 5, 9, 10, 15, 19, 20, 25])
-def test_one_damaged_message_is_one_gap(path: Path, number: int) -> None:
-    original = packed(MESSAGES[number : number + 1])
-    overwrite(path, number, b"\xff")
-    done = sej.Journal(path).repair()
-    kept = b"".join(Path(file).read_bytes() for file in done.kept)
-    assert kept == original[:17] + b"\xff" + original[18:], "the damaged bytes, all of them and nothing else"
-    assert [(gap.start, gap.stop) for gap in done.gaps] == [(number, number + 1)]
-    offsets, gaps = read(path)
-    assert offsets == [n for n in range(30) if n != number]
-    assert gaps == [(number, number + 1)]
-    assert sej.Journal(path).verify() == []
-    with sej.Writer(path) as w:
-        assert w.recovery is None
-        assert w.append(b"on") == 30
 
 
 def test_a_repaired_segment_keeps_its_age(path: Path) -> None:
@@ -120,32 +196,6 @@ def test_a_dry_run_changes_nothing_and_says_the_same(path: Path) -> None:
     done = sej.Journal(path).repair()
     assert [gap[:2] for gap in planned.gaps] == [gap[:2] for gap in done.gaps]
     assert planned.notes == done.notes
-
-
-def test_a_missing_segment_is_a_recorded_gap(path: Path) -> None:
-    segment(path, 10).unlink()
-    with sej.Scanner(path) as s, pytest.raises(sej.OffsetGapError):
-        list(s)
-    sej.Journal(path).repair()
-    assert read(path) == ([*range(10), *range(20, 30)], [(10, 20)])
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "instead"),
-    [
-        (17, 20, packed(MESSAGES[17:18])[:9]),
-        (10, 20, b"\xee" * 300),
-        (13, 13, b"between"),
-        (12, 13, (1 << 40).to_bytes(8, "big") + packed(MESSAGES[12:13])[8:]),
-    ],
-    ids=["torn", "no good message", "bytes came between", "another offset"],
-)
-def test_damage_in_a_middle_segment_costs_its_messages_alone(path: Path, start: int, end: int, instead: bytes) -> None:
-    before, after = packed(MESSAGES[10:start]), packed(MESSAGES[end:20])
-    segment(path, 10).write_bytes(before + instead + after)
-    done = sej.Journal(path).repair()
-    assert read(path) == ([*range(start), *range(end, 30)], [(start, end)] if end > start else [])
-    assert Path(done.kept[0]).read_bytes() == instead
 
 
 def test_a_flipped_bit_in_a_value_is_kept_named_and_accepted(tmp_path: Path) -> None:
@@ -221,20 +271,6 @@ def cut_by_opening(path: Path, copy: Path) -> bytes:
         return b""
 
 
-NESTED = b"".join(encoded(number, 1, 0, b"", b"not ours") for number in range(32, 37))
-
-
-@pytest.mark.parametrize("into", [NESTED, NESTED + NESTED[:20], b"z" * 100 + NESTED + b"z" * 50])
-def test_a_journal_in_the_value_of_a_torn_message_is_no_part_of_this_one(path: Path, into: bytes) -> None:
-    whole = encoded(30, 1, 0, b"", into + b"z" * 100)
-    with segment(path, 20).open("ab") as file:
-        file.write(whole[: 22 + len(into) - (into == NESTED)])
-    done = sej.Journal(path).repair()
-    assert read(path) == (list(range(30)), [])
-    assert done.gaps == []
-    assert Path(done.kept[0]).read_bytes() == whole[: 22 + len(into) - (into == NESTED)]
-
-
 def test_what_looks_like_a_message_one_byte_into_a_journal(tmp_path: Path) -> None:
     data = MESSAGES[0].offset.to_bytes(8, "big") + b"t" * 8 + b"\0\0" + bytes([16]) + b"k" * 16 + bytes(4)
     data += (len(data) - 1 + 4).to_bytes(4, "big")
@@ -244,83 +280,12 @@ def test_what_looks_like_a_message_one_byte_into_a_journal(tmp_path: Path) -> No
     assert [Path(kept).read_bytes() for kept in done.kept] == [data]
 
 
-@pytest.mark.parametrize("after", [b"", b"torn"])
-def test_a_damaged_length_in_the_last_segment_costs_one_message(path: Path, after: bytes) -> None:
-    """It looks like a torn write, but the messages after it reach the end, or the size at its own end is right."""
-    overwrite(path, 22, (1 << 30).to_bytes(4, "big"), into=18 + len(MESSAGES[22].key))
-    with segment(path, 20).open("ab") as file:
-        file.write(after)
-    sej.Journal(path).repair()
-    assert read(path) == ([n for n in range(30) if n != 22], [(22, 23)])
-
-
-def test_runs_that_follow_each_other_are_one_segment_and_one_copy_is_kept(tmp_path: Path) -> None:
-    data = b"\xff\xee\xdd".join(encoded(*message) for message in MESSAGES)
-    path = by_hand(tmp_path, (0, data))
-    done = sej.Journal(path).repair()
-    assert segments(path) == {f"{0:016x}.jnl": packed(MESSAGES)}
-    assert done.segments == [str(segment(path, 0))] and done.gaps == []
-    first = len(encoded(*MESSAGES[0]))
-    assert [Path(kept).read_bytes() for kept in done.kept] == [data[first : -len(encoded(*MESSAGES[-1]))]]
-
-
 def test_damages_far_from_each_other_are_kept_each_for_itself(tmp_path: Path) -> None:
     messages = [encoded(number, 1, 0, b"", b"v" * 30_000) for number in range(5)]
     path = by_hand(tmp_path, (0, messages[0] + b"one" + b"".join(messages[1:4]) + b"two" + messages[4]))
     done = sej.Journal(path).repair()
     assert [Path(kept).read_bytes() for kept in done.kept] == [b"one", b"two"]
     assert segments(path) == {f"{0:016x}.jnl": b"".join(messages)}
-
-
-@pytest.mark.parametrize("number", [5, 15])
-def test_where_segments_overlap_only_what_the_next_one_has_is_taken_out(tmp_path: Path, number: int) -> None:
-    path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, packed(MESSAGES[10:30])))
-    overwrite(path, number, b"\xff")
-    done = sej.Journal(path).repair()
-    if number == 15:  # of two copies, one is sound
-        assert done.gaps == [] and read(path) == (list(range(30)), [])
-    else:
-        assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
-        (kept,) = done.kept
-        assert Path(kept).read_bytes()[at(6) - at(5) :] == packed(MESSAGES[6:20]), "damages close to each other"
-    assert sej.Journal(path).verify() == []
-
-
-@pytest.mark.parametrize(
-    "inside",
-    [{10: b""}, {10: packed(MESSAGES[10:13])}, {12: packed(MESSAGES[:5])}, {4: b"", 6: packed(MESSAGES[6:30])}],
-    ids=["no bytes", "fewer messages", "no good message", "two, and one has all"],
-)
-@pytest.mark.parametrize("last", [False, True])
-def test_a_segment_inside_another_one_costs_no_message(tmp_path: Path, inside: dict[int, bytes], *, last: bool) -> None:
-    """As after segments of two copies of a journal were mixed."""
-    rest = [] if last else [(20, packed(MESSAGES[20:30]))]
-    path = by_hand(tmp_path, (0, packed(MESSAGES[: 30 if last else 20])), *inside.items(), *rest)
-    planned = sej.Journal(path).repair(dry_run=True)
-    done = sej.Journal(path).repair()
-    assert planned.gaps == done.gaps == []
-    assert read(path) == (list(range(30)), [])
-    assert sej.Journal(path).verify() == []
-    with sej.Writer(path) as w:
-        assert w.append(b"") == 30
-
-
-def test_damage_before_a_segment_inside_another_one_is_all_that_a_reader_skips(tmp_path: Path) -> None:
-    path = by_hand(tmp_path, (0, packed(MESSAGES[:20])), (10, b""), (20, packed(MESSAGES[20:])))
-    overwrite(path, 5, b"\xff")
-    assert [message.offset for message in read_all(path, on_corruption="skip")] == [n for n in range(30) if n != 5]
-    sej.Journal(path).repair()
-    assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
-
-
-@pytest.mark.parametrize("copies", [1, 3])
-def test_bytes_that_are_stored_twice_cost_no_message(tmp_path: Path, copies: int) -> None:
-    """As after a copy that was resumed with an overlap."""
-    twice = packed(MESSAGES[15:20]) * copies
-    path = by_hand(tmp_path, (0, packed(MESSAGES[:20]) + twice + packed(MESSAGES[20:])))
-    overwrite(path, 5, b"\xff")
-    sej.Journal(path).repair()
-    assert read(path) == ([n for n in range(30) if n != 5], [(5, 6)])
 
 
 def test_lone_messages_between_damages_are_kept(tmp_path: Path) -> None:

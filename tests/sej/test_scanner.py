@@ -14,8 +14,8 @@ from sej import CorruptionError, Message, OffsetGapError, OffsetTooSmallError, T
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory
 from sej.journal.index import IndexFile
-from sej.system.disk import OS, Mode, OsDisk, OsFile
-from tests.sej.hooks import HookedDisk, WrappingDisk
+from sej.system.disk import OS, OsFile
+from tests.sej.hooks import HookedDisk, LookingDisk, WrappingDisk
 from tests.sej.support import (
     STAMP,
     by_hand,
@@ -115,18 +115,15 @@ def test_a_read_that_fails_half_way_loses_nothing(tmp_path: Path) -> None:
     filled(tmp_path)
     third = sorted((tmp_path / "jnl").iterdir())[2]
 
-    class OnceBroken(OsDisk):
+    broken: list[str] = []
+
+    def break_once(verb: str, path: str) -> None:
         """Too many files are open when the third segment's turn comes."""
+        if verb == "open" and path == str(third) and not broken:
+            broken.append(path)
+            raise OSError(errno.EMFILE, "once", path)
 
-        broken = False
-
-        def open(self, path: str | os.PathLike[str], mode: Mode) -> OsFile:
-            if os.fspath(path) == str(third) and not self.broken:
-                self.broken = True
-                raise OSError(errno.EMFILE, "once", path)
-            return super().open(path, mode)
-
-    with sej.Scanner(tmp_path, disk=OnceBroken()) as s:
+    with sej.Scanner(tmp_path, disk=LookingDisk(break_once)) as s:
         found = []
         failed = 0
         while s.offset < 30:
