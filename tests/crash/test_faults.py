@@ -9,10 +9,9 @@ import pytest
 import sej
 from sej import WriterFailedError
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, faulty
-from tests.sej.support import read_all, values
+from tests.sej.support import CALLS, STAMP, read_all, values
 
 ROOT = "/j"
-STAMP = 1_500_000_000_000_000_000
 FAULTS: list[Fault] = ["eio", "enospc", "short", "sync-loses"]
 
 Said = tuple[list[bytes], list[bytes], int]
@@ -58,11 +57,9 @@ def run(disk: FaultyDisk, durability: Any) -> tuple[Said, bool]:
         durable = w.durable_offset
         assert durability != "disk" or durable == acknowledged
     if failed:
-        for later in (lambda: w.append(b"x"), lambda: w.append_many([b"x"]), w.sync, w.flush):
+        for later in CALLS.values():
             with pytest.raises(WriterFailedError):
-                later()
-        with pytest.raises(WriterFailedError):
-            w.append_once("p", 2, [b"x"])
+                later(w)
         assert w.durable_offset >= durable
         durable = w.durable_offset
     try:

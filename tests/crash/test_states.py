@@ -8,11 +8,10 @@ import pytest
 
 import sej
 from tests.crash.disk import Crash, CrashDisk
-from tests.sej.support import read_all, values
+from tests.sej.support import STAMP, read_all, values
 
 ROOT = "/j"
 DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
-STAMP = 1_500_000_000_000_000_000
 STRIDE = 3 if "SEJ_TORTURE_S" in os.environ else 9
 """Of the crashes in a recovery one in so many is looked at, another one each time."""
 
@@ -68,6 +67,7 @@ class Workload:
 
     def close(self) -> None:
         self.w.close()
+        assert self.w.durable_offset == self.w.offset
         self.disk.mark(self.w.durable_offset)
 
 

@@ -17,7 +17,6 @@ from sej.journal.segment import Place
 from sej.system.checksum import crc32c
 from sej.system.disk import OS
 from sej.writing.shared_writer import SharedWriter
-from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk, LookingDisk, ReadOnlyDisk
 from tests.sej.support import encoded, flip, packed, read_all, segment, segments, write
 
@@ -240,18 +239,6 @@ def test_an_entry_with_another_field_is_not_of_the_segment(tmp_path: Path) -> No
                 file.write_at(bytes([data[at] ^ 0x81]), at)
                 assert not check_block(file, block)
                 file.write_at(data[at : at + 1], at)
-
-
-def test_entries_are_written_only_after_their_bytes_were_synced() -> None:
-    disk = CrashDisk()
-    w = sej.Writer("/j", durability="os", disk=disk)
-    fill(w)
-    assert not any("/idx/" in name for name in disk.files()), "nothing was synced yet"
-    w.sync()
-    assert len(disk.files()[f"/j/idx/{0:016x}.idx"]) >= 16 + 64
-    for crash in (disk.crash(), disk.crash(keep=True)):
-        assert sej.Journal("/j", disk=crash).verify() == []
-    w.close()
 
 
 def test_the_newest_time_never_falls_whatever_the_clock_does(tmp_path: Path) -> None:

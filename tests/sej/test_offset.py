@@ -35,27 +35,19 @@ def test_the_file_is_eight_bytes_big_endian(tmp_path: Path) -> None:
     assert not list((tmp_path / "tmp").iterdir())
 
 
-def test_a_commit_that_would_go_back_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with sej.Offset(filled(tmp_path, 20), "r") as offset:
-        offset.commit(2)
-        offset.commit(2)
-        assert not caplog.records
-        offset.commit(1)
-        offset.commit(0)
-    (found,) = caplog.records
-    assert found.getMessage() == f"{tmp_path}: reader 'r' is at offset 2: commit(1) changes nothing, reset(1) goes back"
-
-
-def test_commit_never_goes_back_and_reset_may(tmp_path: Path) -> None:
+def test_a_commit_never_goes_back_but_reports_it_once_and_reset_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with sej.Offset(filled(tmp_path, 20), "r") as o:
-        o.commit(9)
-        o.commit(4)
-        o.commit(9)
-        assert (o.value, sej.read_offset(tmp_path, "r")) == (9, 9)
-        o.reset(4)
-        assert (o.value, sej.read_offset(tmp_path, "r")) == (4, 4)
-        o.commit(5)
-        assert sej.read_offset(tmp_path, "r") == 5
+        for offset in (9, 9, 4, 3):
+            o.commit(offset)
+            assert (o.value, sej.read_offset(tmp_path, "r")) == (9, 9)
+        (found,) = caplog.records
+        text = f"{tmp_path}: reader 'r' is at offset 9: commit(4) changes nothing, reset(4) goes back"
+        assert found.getMessage() == text
+        for call, offset in ((o.reset, 4), (o.commit, 5)):
+            call(offset)
+            assert (o.value, sej.read_offset(tmp_path, "r")) == (offset, offset)
 
 
 @pytest.mark.parametrize("default", [sej.FIRST, 6, 12])

@@ -82,7 +82,7 @@ CASES = {
     "no good message": Case({**SOUND, 10: b"\xee" * 300}, [(10, 20)], [b"\xee" * 300]),
     "bytes between": Case({**SOUND, 10: part(10, 13) + b"between" + part(13, 20)}, [], [b"between"]),
     "another offset": Case({**SOUND, 10: part(10, 20, FAR_OFFSET)}, [(12, 13)], [FAR_OFFSET[1]]),
-    # a journal in the value of a torn message is no part of this one
+    # a journal in the value of a torn message is not a part of this one
     "a journal inside, up to its end": torn(NESTED, len(NESTED) - 1),
     "a journal inside, and a part": torn(NESTED + NESTED[:20], len(NESTED) + 20),
     "a journal inside, between other bytes": torn(b"z" * 100 + NESTED + b"z" * 50, 150 + len(NESTED)),

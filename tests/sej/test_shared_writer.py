@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ def test_a_segment_that_is_ended_has_a_checksum_for_every_message(tmp_path: Path
         flip(file, 24)
 
 
-def test_index_entries_are_written_after_their_bytes_were_synced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [sej.Writer, sej.SharedWriter])
+def test_index_entries_are_written_after_their_bytes_were_synced(kind: Any, tmp_path: Path) -> None:
     synced = 0
     ends: list[int] = []
 
@@ -56,12 +58,12 @@ def test_index_entries_are_written_after_their_bytes_were_synced(tmp_path: Path)
             ends.append(int.from_bytes(data[-64:][8:16], "big"))
             assert ends[-1] <= synced
 
-    with sej.SharedWriter(tmp_path, disk=HookedDisk(hook)) as w:
+    with kind(tmp_path, disk=HookedDisk(hook)) as w:
         for _ in range(38):
             w.append(b"v" * 500_000)
-    with sej.SharedWriter(tmp_path, disk=HookedDisk(hook)) as w:
+    with kind(tmp_path, disk=HookedDisk(hook)) as w:
         w.append(b"v")
-    assert len(ends) == 2, "as it grew, and at the next opening"
+    assert len(ends) >= 2, "as it grew, and at the next opening"
 
 
 def test_an_exclusive_writer_excludes_a_shared_one_while_it_is_open(tmp_path: Path) -> None:

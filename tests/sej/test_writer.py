@@ -16,7 +16,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.system.disk import File
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import PATIENCE_S, HookedDisk, Worker, until
-from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, segments, values
+from tests.sej.support import STAMP, encoded, packed, read_all, sample, segment, values
 
 DURABILITIES: list[Any] = ["buffer", "os", "interval", "disk"]
 
@@ -106,23 +106,6 @@ def test_every_append_is_seen_immediately(durability: Any, tmp_path: Path) -> No
         assert len(s.read()) == 10
 
 
-def test_durable_offset_follows_syncs_alone() -> None:
-    for durability in ("buffer", "os"):
-        disk = CrashDisk()
-        w = sej.Writer("/j", durability=durability, disk=disk)
-        w.append(b"a")
-        w.flush()
-        assert (w.offset, w.durable_offset) == (1, 0)
-        w.sync()
-        assert w.durable_offset == 1
-        w.append(b"b")
-        assert w.durable_offset == 1
-        assert sej.Journal("/j", disk=disk.crash()).end_offset == 1
-        w.close()
-        assert w.durable_offset == 2
-        assert sej.Journal("/j", disk=disk.crash()).end_offset == 2
-
-
 def test_under_disk_every_append_is_durable_and_a_batch_pays_one_sync() -> None:
     disk = CrashDisk()
     with sej.Writer("/j", durability="disk", disk=disk) as w:
@@ -147,46 +130,6 @@ def test_under_interval_a_sync_comes_by_itself() -> None:
         for n in range(3):
             w.append(b"v")
             until(lambda due=n + 1: w.durable_offset == due)  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("size", [1, 60, 200])
-def test_a_segment_ends_with_the_message_that_makes_it_long_enough(durability: Any, size: int, tmp_path: Path) -> None:
-    rows = sample(12)
-    with sej.Writer(tmp_path, segment_bytes=size, durability=durability) as w:
-        w.append_messages(rows[:5])
-        for row in rows[5:]:
-            w.append(row.value, row.key, row.type, row.timestamp)
-    due, part = {}, list[Message]()
-    for row in rows:
-        part.append(row)
-        if len(packed(part)) >= size:
-            due[f"{part[0].offset:016x}.jnl"] = packed(part)
-            part = []
-    due[f"{part[0].offset if part else 12:016x}.jnl"] = packed(part)
-    assert segments(tmp_path) == due
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_segment_is_synced_before_its_successor_is_made(durability: Any) -> None:
-    disk = CrashDisk()
-    with sej.Writer("/j", segment_bytes=50, durability=durability, disk=disk) as w:
-        w.append_many([b"v" * 30] * 4)
-        w.append(b"p" * 60)
-        w.append(b"v" * 60)
-    ours: set[int] = set()
-    dirty: set[int] = set()
-    made = 0
-    for what, arguments in disk.trace:
-        if what == "write":
-            dirty |= {arguments[0]} & ours
-        elif what == "sync":
-            dirty.discard(arguments[0])
-        elif what in ("create", "rename") and arguments[1].endswith(".jnl"):
-            assert not dirty
-            made += 1
-            ours |= set(arguments[2:])
-    assert made >= 5 and not dirty
 
 
 def test_nothing_foreign_is_put_into_jnl(tmp_path: Path) -> None:
