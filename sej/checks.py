@@ -1,9 +1,9 @@
 """Argument checks: one rule for each kind of argument, applied when the caller passes it.
 
-:func:`require` takes each argument with its rule, so that a constructor checks all of them in one call, before it has
-any effect::
+:func:`require` checks several arguments, so that a constructor checks all of them before it has any effect. A name that
+has one meaning everywhere has its rule in :data:`RULES`. Any other argument is passed with its rule::
 
-    require(path=(path, PATH), segment_bytes=(segment_bytes, POSITIVE), timeout=(timeout, WAIT))
+    require(path=path, timeout=timeout, threads=(threads, between(1, 64)))
 
 A value of the wrong type is a :class:`TypeError`, one out of its range a :class:`ValueError`. The text is always ``NAME
 must be WHAT, got VALUE``. A ``bool`` is not a number here, and NaN is not a number of seconds.
@@ -27,23 +27,6 @@ Rule = Callable[[str, Any], None]
 _SHOWN_CHARS: Final = 80
 _PATHS: Final = str, os.PathLike
 _NO_DEFAULTS: Final[Mapping[str, Any]] = {}
-
-
-def require(**arguments: tuple[Any, Rule]) -> None:
-    """Check arguments, each passed as ``name=(value, rule)``.
-
-    Raises:
-        TypeError: a value has the wrong type.
-        ValueError: a value is out of its range.
-
-    Example:
-        >>> require(segment_bytes=(0, POSITIVE))
-        Traceback (most recent call last):
-            ...
-        ValueError: segment_bytes must be at least 1, got 0
-    """
-    for name, (value, rule) in arguments.items():
-        rule(name, value)
 
 
 def optional(rule: Rule) -> Rule:
@@ -113,7 +96,7 @@ def handler_of(*parameters: str) -> Rule:
     message, until all of them are dead letters.
 
     Example:
-        >>> require(handler=(lambda: None, handler_of("item")))
+        >>> handler_of("item")("handler", lambda: None)
         Traceback (most recent call last):
             ...
         TypeError: handler must be a function that can be called with (item), got <lambda>()
@@ -152,8 +135,6 @@ PATH: Final[Rule] = _path
 """A ``str`` or a path object. Not empty: an empty path would mean the current directory."""
 CALLABLE: Final[Rule] = _callable
 """A callable."""
-PROGRESS: Final = optional(CALLABLE)
-"""A function that is called with the progress, or None."""
 
 
 def instance_of(*kinds: type) -> Rule:
@@ -302,7 +283,7 @@ def require_columns(values: Any, keys: Any, type: Any, timestamp: Any) -> None:
     Raises:
         TypeError: values or keys are not iterable, or type or timestamp is neither a number nor an iterable.
     """
-    require(values=(values, ITERABLE), keys=(keys, optional(ITERABLE)))
+    require(values=values, keys=(keys, optional(ITERABLE)))
     for name, value in (("type", type), ("timestamp", timestamp)):
         fine = isinstance(value, int) or (value is None and name == "timestamp")
         if not fine and (isinstance(value, str) or not isinstance(value, Iterable)):
@@ -322,6 +303,60 @@ def with_methods(what: str, *methods: str) -> Rule:
 
 DISK: Final = with_methods("a disk", "open", "status", "rename")
 """A disk: :data:`sej.system.disk.OS`, or an object with its methods."""
+
+
+_NAMES: Final[Mapping[Rule, str]] = {
+    PATH: "path root directory database",
+    optional(PATH): "dead_letter archive_to client_ca metrics to",
+    TEXT: "name address client_id url prefix app on_revert",
+    optional(TEXT): "token backend cron timezone schedule pattern master",
+    FLAG: "wait verify dry_run accept_gaps compress block utc until_empty allow_plaintext allow_network_fs "
+    "drop_oldest discard_oldest",
+    optional(FLAG): "create",
+    COUNT: "sample maxsize journal_bytes keep_bytes compact_bytes min_free_bytes max_memory_bytes max_journal_bytes",
+    optional(COUNT): "max_bytes max_errors reader_max_lag_bytes",
+    POSITIVE: "max_open max_attempts max_messages max_message_bytes memory_bytes segment_bytes keep_segments "
+    "batch_messages batch_rows commit_messages per_key",
+    optional(POSITIVE): "concurrency",
+    OFFSET: "offset",
+    optional(OFFSET): "after",
+    START: "default",
+    SECONDS: "backoff_s backoff_max_s max_backoff_s commit_interval_s dedupe_window_s lateness_s grace_s "
+    "compact_delay_s checkpoint_s batch_age_s",
+    optional(SECONDS): "timeout delay_s max_age_s open_timeout_s reader_max_age",
+    POSITIVE_SECONDS: "lease_s timeout_s keepalive_s",
+    optional(POSITIVE_SECONDS): "every time_limit_s",
+    ITERABLE: "values messages texts variables",
+    optional(ITERABLE): "keys dedupe_keys indexes columns",
+    CALLABLE: "now_ns now_ms on_retry",
+    optional(CALLABLE): "progress on_progress on_expired on_given_up on_time_limit read_back report known",
+    DISK: "disk",
+    one_of(("raise", "skip")): "on_corruption",
+    with_methods("a clock", "boot_ns", "wall_ns", "boot_id"): "clock",
+}
+RULES: Final[Mapping[str, Rule]] = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+"""The rules of arguments by name. A function whose argument of such a name has another rule calls that rule itself."""
+
+
+def require(**arguments: Any) -> None:
+    """Check arguments: the value of a name in :data:`RULES`, or ``name=(value, rule)``.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of its range.
+
+    Example:
+        >>> require(segment_bytes=0)
+        Traceback (most recent call last):
+            ...
+        ValueError: segment_bytes must be at least 1, got 0
+    """
+    for name, value in arguments.items():
+        if name in RULES:
+            RULES[name](name, value)
+        else:
+            value, rule = value
+            rule(name, value)
 
 
 def require_options(

@@ -38,7 +38,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import sej
-from sej.checks import PATH, POSITIVE, TEXT, require
+from sej.checks import POSITIVE, TEXT, require
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import SejError
 from sej.message import text_or_b64
@@ -190,7 +190,7 @@ class Forwarder:
             ValueError: the URL is not one of these.
         """
         timeout_s = seconds("timeout", timeout)
-        require(path=(path, PATH), url=(url, TEXT), reader=(reader, TEXT), batch_bytes=(batch_bytes, POSITIVE))
+        require(path=path, url=url, reader=(reader, TEXT), batch_bytes=(batch_bytes, POSITIVE))
         kind, plus, _ = url.partition("://")[0].rpartition("+")
         parts = urlsplit(url.removeprefix(kind + plus))
         if parts.scheme not in ("http", "https") or not parts.hostname or kind + plus not in _RECEIVERS:

@@ -24,7 +24,7 @@ from huey import signals
 from huey.api import Huey
 from huey.storage import BaseStorage, SqliteStorage
 
-from sej.checks import FLAG, TEXT, require
+from sej.checks import require
 from sej.contrib.opened import PerProcess, queues_in
 from sej.journal.directory import check_name
 from sej.queue.interface.queue import Item
@@ -61,7 +61,7 @@ class SejStorage(BaseStorage):
             utc: whether times without a zone are UTC, as the option of :class:`huey.Huey`.
             options: of :func:`sej.open_queue`, such as ``durability`` and ``max_attempts``.
         """
-        require(name=(name, TEXT), utc=(utc, FLAG))
+        require(name=name, utc=utc)
         super().__init__(check_name(name, "a queue's name"))
         root = absolute_path(directory)
         self._queues = queues_in(root, **options)

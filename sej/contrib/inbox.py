@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from sej.checks import POSITIVE, handler_of, require
+from sej.checks import handler_of, require
 from sej.contrib.database import check_table, using
 from sej.durations import Seconds
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError
@@ -85,7 +85,7 @@ class Inbox:
             TypeError: an argument has another type.
             ValueError: an argument is out of its range; InvalidNameError for the name and the table.
         """
-        require(batch_messages=(batch_messages, POSITIVE))
+        require(batch_messages=batch_messages)
         self._database = using(connection)
         self._table = check_table(table)
         self._consumer = Consumer(path, name, default=default, max_attempts=max_attempts, timeout=timeout)

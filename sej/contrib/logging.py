@@ -28,7 +28,7 @@ import sys
 import time
 from typing import Final, Unpack
 
-from sej.checks import PATH, require
+from sej.checks import require
 from sej.journal.directory import Directory
 from sej.system.disk import OS, Disk
 from sej.writing.shared_writer import SharedOptions, SharedWriter, check_shared_options
@@ -80,7 +80,7 @@ class JournalHandler(logging.Handler):
             disk: the disk.
             writer: the options of :class:`sej.SharedWriter`, as in ``durability="os"``.
         """
-        require(path=(path, PATH))
+        require(path=path)
         check_shared_options(disk=disk, **writer)
         super().__init__(level)
         self.path = Directory(path, OS).path

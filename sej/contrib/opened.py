@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from sej.checks import PATH, require
+from sej.checks import require
 from sej.errors import ClosedError
 from sej.journal.retention import Retention
 from sej.queue.interface.queue import WorkQueue
@@ -79,6 +79,6 @@ def open_at(path: str, **options: Any) -> WorkQueue:
 
 def queues_in(directory: str | os.PathLike[str], **options: Any) -> PerProcess[WorkQueue]:
     """Return the work queues of a directory, by their names; options are those of :func:`open_at`."""
-    require(directory=(directory, PATH))
+    require(directory=directory)
     root = absolute_path(directory)
     return PerProcess(lambda name: open_at(os.path.join(root, name), **options))

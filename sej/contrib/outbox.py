@@ -28,7 +28,7 @@ import time
 from contextlib import closing
 from typing import Any, Final
 
-from sej.checks import PATH, POSITIVE, instance_of, optional, require
+from sej.checks import instance_of, optional, require
 from sej.codec.arguments import as_bytes, check_message
 from sej.contrib.database import Postgres, Sqlite, check_table, connect, failure_of, using
 from sej.durations import Seconds, backoff, seconds
@@ -151,7 +151,7 @@ class Relay:
             TypeError: an argument has another type.
             ValueError: an argument is out of its range; InvalidNameError for the table.
         """
-        require(database=(database, PATH), path=(path, PATH), batch_rows=(batch_rows, POSITIVE))
+        require(database=database, path=path, batch_rows=batch_rows)
         options["lock_timeout"] = seconds("lock_timeout", lock_timeout)
         check_options(**options)
         self.path = absolute_path(path)

@@ -31,7 +31,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Self
 
-from sej.checks import COUNT, POSITIVE, SECONDS, optional, require
+from sej.checks import require
 from sej.durations import Seconds, seconds
 from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError, SejError
 from sej.journal.directory import Directory, Segment, containing
@@ -83,13 +83,8 @@ class Retention(_Limits):
             ValueError: a limit is below 0, or keep_segments is below 1: the last segment is always kept.
         """
         max_age_s, reader_max_age = seconds("max_age_s", max_age_s), seconds("reader_max_age", reader_max_age)
-        require(
-            max_age_s=(max_age_s, optional(SECONDS)),
-            max_bytes=(max_bytes, optional(COUNT)),
-            keep_segments=(keep_segments, POSITIVE),
-            reader_max_age=(reader_max_age, optional(SECONDS)),
-            reader_max_lag_bytes=(reader_max_lag_bytes, optional(COUNT)),
-        )
+        require(max_age_s=max_age_s, max_bytes=max_bytes, keep_segments=keep_segments, reader_max_age=reader_max_age)
+        require(reader_max_lag_bytes=reader_max_lag_bytes)
         return super().__new__(cls, max_age_s, max_bytes, keep_segments, reader_max_age, reader_max_lag_bytes)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sej.checks import COUNT, DISK, FLAG, PROGRESS, TIMESTAMP, instance_of, require
+from sej.checks import COUNT, DISK, TIMESTAMP, instance_of, require
 from sej.codec import decode
 from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.durations import Seconds
@@ -195,7 +195,7 @@ class Journal:
         Args:
             progress: called before each segment with the bytes read and the total bytes.
         """
-        PROGRESS("progress", progress)
+        require(progress=progress)
         return verify(self._directory, progress=progress)
 
     def clean(
@@ -234,7 +234,7 @@ class Journal:
             reader_max_age=reader_max_age,
             reader_max_lag_bytes=reader_max_lag_bytes,
         )
-        require(dry_run=(dry_run, FLAG), ignore_readers=(ignore_readers, instance_of(list, tuple, set, frozenset)))
+        require(dry_run=dry_run, ignore_readers=(ignore_readers, instance_of(list, tuple, set, frozenset)))
         return clean(self._directory, policy, dry_run=dry_run, ignore_readers=ignore_readers)
 
     def repair(self, dry_run: bool = False, *, progress: Callable[[int, int], object] | None = None) -> Repair:
@@ -250,7 +250,7 @@ class Journal:
         Raises:
             LockedError: a writer runs, or another process removed a segment in the meantime.
         """
-        require(dry_run=(dry_run, FLAG), progress=(progress, PROGRESS))
+        require(dry_run=dry_run, progress=progress)
         return repair(self._directory, dry_run=dry_run, progress=progress)
 
     def reindex(self) -> int:

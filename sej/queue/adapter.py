@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from sej.checks import FLAG, WAIT, refuse_pickling, require
+from sej.checks import refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.queue.interface.queue import LOOK_S, Item, WorkQueue, require_queue
@@ -138,7 +138,7 @@ class QueueAdapter:
 
 def _wait(block: bool, timeout: Seconds | None) -> float | None:
     timeout = seconds("timeout", timeout)
-    require(block=(block, FLAG), timeout=(timeout, WAIT))
+    require(block=block, timeout=timeout)
     return timeout if block else 0.0
 
 

@@ -22,14 +22,11 @@ from typing import Any, ClassVar, Final, Unpack
 
 from sej.checks import (
     COUNT,
-    FLAG,
     ITERABLE,
     OFFSET,
-    PATH,
     POSITIVE,
     POSITIVE_SECONDS,
     SECONDS,
-    START,
     between,
     instance_of,
     one_of,
@@ -38,7 +35,6 @@ from sej.checks import (
     reason_of,
     refuse_unknown,
     require,
-    with_methods,
 )
 from sej.durations import Seconds, seconds
 from sej.errors import ItemFailedError, LeaseLostError, QueueFullError, ResultGoneError
@@ -335,27 +331,13 @@ class JournalQueue(WorkQueue):
         lease_s, expire_s = seconds("lease_s", lease_s), seconds("expire_s", expire_s)
         dedupe_window_s = seconds("dedupe_window_s", dedupe_window_s)
         backoff_s, backoff_max_s = seconds("backoff_s", backoff_s), seconds("backoff_max_s", backoff_max_s)
-        require(
-            path=(path, PATH),
-            lease_s=(lease_s, POSITIVE_SECONDS),
-            max_attempts=(max_attempts, optional(between(1, records.MAX_ATTEMPT))),
-            default=(default, START),
-            dead_letter=(dead_letter, optional(PATH)),
-            maxsize=(maxsize, COUNT),
-            expire_s=(expire_s, optional(POSITIVE_SECONDS)),
-            dedupe_window_s=(dedupe_window_s, SECONDS),
-            backoff_s=(backoff_s, SECONDS),
-            backoff_max_s=(backoff_max_s, SECONDS),
-            compact_bytes=(compact_bytes, COUNT),
-            create=(create, optional(FLAG)),
-            order=(order, optional(one_of(ORDERS))),
-            on_dead=(on_dead, optional(one_of(ON_DEAD))),
-            per_key=(per_key, POSITIVE),
-            concurrency=(concurrency, optional(POSITIVE)),
-            rate=(rate, optional(require_rate)),
-            limit=(limit, optional(require_limit)),
-            clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
-        )
+        require(path=path, lease_s=lease_s, default=default, dead_letter=dead_letter, maxsize=maxsize)
+        require(dedupe_window_s=dedupe_window_s, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
+        require(compact_bytes=compact_bytes, create=create, per_key=per_key, concurrency=concurrency, clock=clock)
+        require(expire_s=(expire_s, optional(POSITIVE_SECONDS)), order=(order, optional(one_of(ORDERS))))
+        require(on_dead=(on_dead, optional(one_of(ON_DEAD))), rate=(rate, optional(require_rate)))
+        require(limit=(limit, optional(require_limit)))
+        optional(between(1, records.MAX_ATTEMPT))("max_attempts", max_attempts)
         check_shared_options(disk=disk, **writer)
         if limit is not None and order == "key":
             raise ValueError("limit and order='key' must not both be given: a queue has one of them")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Protocol
 
-from sej.checks import POSITIVE, TEXT, instance_of, optional, require
+from sej.checks import TEXT, instance_of, optional, require
 from sej.errors import CorruptionError, OffsetTooSmallError, SejError
 from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
@@ -64,11 +64,7 @@ def require_rate(name: str, value: Any) -> None:
 def require_limit(name: str, value: Any) -> None:
     """Check a limit by kind, as a rule of :func:`sej.checks.require`."""
     instance_of(Limit)(name, value)
-    require(
-        by=(value.by, TEXT),
-        concurrency=(value.concurrency, optional(POSITIVE)),
-        rate=(value.rate, optional(require_rate)),
-    )
+    require(concurrency=value.concurrency, by=(value.by, TEXT), rate=(value.rate, optional(require_rate)))
     what, _, part = value.by.partition(":")
     if value.by != "key" and (what not in ("key", "header") or not part):
         raise ValueError(f"by must be 'key', 'key:/' or 'header:NAME', got {value.by!r}")

@@ -18,9 +18,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from sej.checks import (
-    CALLABLE,
-    FLAG,
-    POSITIVE_SECONDS,
     between,
     handler_of,
     instance_of,
@@ -92,15 +89,9 @@ def work(
         1
     """
     time_limit_s = seconds("time_limit_s", time_limit_s)
-    require(
-        queue=(queue, require_queue),
-        handler=(handler, handler_of("item")),
-        threads=(threads, between(1, MAX_THREADS)),
-        until_empty=(until_empty, FLAG),
-        time_limit_s=(time_limit_s, optional(POSITIVE_SECONDS)),
-        stop=(stop, optional(instance_of(threading.Event))),
-        on_time_limit=(on_time_limit, optional(CALLABLE)),
-    )
+    require(until_empty=until_empty, time_limit_s=time_limit_s, on_time_limit=on_time_limit)
+    require(queue=(queue, require_queue), handler=(handler, handler_of("item")))
+    require(threads=(threads, between(1, MAX_THREADS)), stop=(stop, optional(instance_of(threading.Event))))
     worker = _Worker(queue, handler, until_empty, time_limit_s, stop or threading.Event(), on_time_limit)
     with _until_signal(worker.stop):
         worker.run(threads)

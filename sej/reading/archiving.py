@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from sej.checks import COUNT, DISK, FLAG, PATH, optional, require
+from sej.checks import require
 from sej.codec import columns
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError, SejError
 from sej.journal.cursor import Cursor
@@ -77,8 +77,8 @@ def archive(
         CorruptionError: messages are damaged, or an object is not what was written.
         OffsetTooSmallError: messages were deleted before they were archived, and accept_gaps is not set.
     """
-    require(to=(to, optional(PATH)), keep_bytes=(keep_bytes, COUNT), disk=(disk, DISK))
-    require(accept_gaps=(accept_gaps, FLAG), compress=(compress, FLAG))
+    require(to=to, keep_bytes=keep_bytes, disk=disk)
+    require(accept_gaps=accept_gaps, compress=compress)
     directory = Directory(path, disk)
     directory.require()
     tier = _tier(directory, None if to is None else os.fspath(to))

@@ -21,15 +21,8 @@ from itertools import takewhile
 from typing import Final
 
 from sej.checks import (
-    DISK,
-    FLAG,
-    PATH,
-    POSITIVE,
-    SECONDS,
-    START,
     WAIT,
     handler_of,
-    optional,
     require,
 )
 from sej.durations import Seconds, backoff, seconds
@@ -103,18 +96,9 @@ class Consumer:
         """
         timeout, commit_interval_s = seconds("timeout", timeout), seconds("commit_interval_s", commit_interval_s)
         backoff_s, backoff_max_s = seconds("backoff_s", backoff_s), seconds("backoff_max_s", backoff_max_s)
-        require(
-            default=(default, START),
-            max_attempts=(max_attempts, POSITIVE),
-            dead_letter=(dead_letter, optional(PATH)),
-            timeout=(timeout, WAIT),
-            backoff_s=(backoff_s, SECONDS),
-            backoff_max_s=(backoff_max_s, SECONDS),
-            commit_messages=(commit_messages, POSITIVE),
-            commit_interval_s=(commit_interval_s, SECONDS),
-            wait=(wait, FLAG),
-            disk=(disk, DISK),
-        )
+        require(default=default, max_attempts=max_attempts, dead_letter=dead_letter, timeout=timeout)
+        require(backoff_s=backoff_s, backoff_max_s=backoff_max_s, commit_messages=commit_messages)
+        require(commit_interval_s=commit_interval_s, wait=wait, disk=disk)
         self._directory = Directory(path, disk)
         self.path = self._directory.path
         self.name = check_name(name, "a reader's name")
@@ -175,7 +159,7 @@ class Consumer:
             RetriesExhaustedError: one message failed again alone, and there is no dead-letter journal.
             SejError: as :meth:`run`.
         """
-        require(handler=(handler, handler_of("messages")), batch_messages=(batch_messages, POSITIVE))
+        require(batch_messages=batch_messages, handler=(handler, handler_of("messages")))
         wait = self._timeout if isinstance(timeout, Start) else seconds("timeout", timeout)
         WAIT("timeout", wait)
         is_new = False

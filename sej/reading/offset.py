@@ -18,7 +18,7 @@ import shlex
 import threading
 from typing import Final, NamedTuple
 
-from sej.checks import DISK, FLAG, START, WAIT, one_of, require
+from sej.checks import DISK, one_of, require
 from sej.checks import OFFSET as AN_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import (
@@ -73,13 +73,7 @@ def check_arguments(
         ValueError: an argument is out of its range; InvalidNameError for the name.
     """
     timeout = seconds("timeout", timeout)
-    require(
-        default=(default, START),
-        beyond_end=(beyond_end, _BEYOND_END),
-        wait=(wait, FLAG),
-        timeout=(timeout, WAIT),
-        disk=(disk, DISK),
-    )
+    require(default=default, wait=wait, timeout=timeout, disk=disk, beyond_end=(beyond_end, _BEYOND_END))
     directory = Directory(path, disk)
     check_reader(directory, name)
     return directory, timeout

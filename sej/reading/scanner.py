@@ -15,7 +15,7 @@ from itertools import chain, islice
 from operator import length_hint
 from typing import Final, Literal
 
-from sej.checks import DISK, FLAG, POSITIVE, START, WAIT, one_of, require
+from sej.checks import POSITIVE, START, WAIT, one_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.journal.cursor import Cursor
@@ -54,14 +54,8 @@ def check_arguments(
         ValueError: an argument is out of its range.
     """
     timeout = seconds("timeout", timeout)
-    require(
-        offset=(offset, START),
-        timeout=(timeout, WAIT),
-        on_corruption=(on_corruption, _ON_CORRUPTION),
-        verify=(verify, FLAG),
-        wait=(wait, FLAG),
-        disk=(disk, DISK),
-    )
+    require(timeout=timeout, on_corruption=on_corruption, verify=verify, wait=wait, disk=disk)
+    START("offset", offset)
     return Directory(path, disk), timeout
 
 

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Hashable
 from typing import Any
 
-from sej.checks import PATH, POSITIVE, SECONDS, TEXT, optional, reason_of, require
+from sej.checks import SECONDS, optional, reason_of, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.queue import Item, WorkQueue
@@ -67,7 +67,7 @@ class HeldItem(Item):
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Make the item ready again immediately, or give it up after max_attempts."""
         delay_s = seconds("delay_s", delay_s)
-        require(delay_s=(delay_s, optional(SECONDS)))
+        require(delay_s=delay_s)
         reason = reason_of(reason)
         self._queue._require(("retry_delay", delay_s))
         if self.attempts >= self._queue.max_attempts:
@@ -128,12 +128,8 @@ class HoldingQueue(WorkQueue):
             lease_s: checked and not used: an item is held until it is ended or the queue is closed.
             folder: the directory that changes when an item may be available.
         """
-        require(
-            path=(path, PATH),
-            name=(name, TEXT),
-            max_attempts=(max_attempts, POSITIVE),
-            lease_s=(seconds("lease_s", lease_s), optional(SECONDS)),
-        )
+        require(path=path, name=name, max_attempts=max_attempts)
+        optional(SECONDS)("lease_s", seconds("lease_s", lease_s))
         self.path = path
         self.name = name
         self.max_attempts = max_attempts

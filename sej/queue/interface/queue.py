@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
 from sej.checks import (
     ANY_SECONDS,
     FLAG,
-    ITERABLE,
     OFFSET,
-    PATH,
     POSITIVE,
     POSITIVE_SECONDS,
     SECONDS,
@@ -626,12 +624,7 @@ class WorkQueue(ABC):
             QueueFullError: there was no room for all of them within the timeout.
         """
         timeout = seconds("timeout", timeout)
-        require(
-            values=(values, ITERABLE),
-            keys=(keys, optional(ITERABLE)),
-            dedupe_keys=(dedupe_keys, optional(ITERABLE)),
-            timeout=(timeout, WAIT),
-        )
+        require(values=values, keys=keys, dedupe_keys=dedupe_keys, timeout=timeout)
         options = self._options(delay_s, priority, expire_s, headers, keep_result)
         if dedupe_keys is not None:
             dedupe_keys = list(dedupe_keys)
@@ -659,13 +652,9 @@ class WorkQueue(ABC):
         """Return the options that items and the items of schedules have, checked."""
         delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
         keep_s = seconds("keep_result", keep_result)
-        require(
-            delay_s=(delay_s, SECONDS),
-            priority=(priority, _PRIORITY),
-            expire_s=(expire_s, optional(ANY_SECONDS)),
-            headers=(headers, optional(check_headers)),
-            keep_result=(keep_s, optional(POSITIVE_SECONDS)),
-        )
+        require(priority=(priority, _PRIORITY), expire_s=(expire_s, optional(ANY_SECONDS)))
+        require(headers=(headers, optional(check_headers)), keep_result=(keep_s, optional(POSITIVE_SECONDS)))
+        SECONDS("delay_s", delay_s)
         self._require(("delay", delay_s), ("priority", priority), ("expire", expire_s is not None))
         self._require(("headers", headers), ("results", keep_s is not None))
         return PutOptions(delay_s, priority, expire_s, None, None, headers, keep_s)
@@ -698,7 +687,7 @@ class WorkQueue(ABC):
             (b'42', b'42')
         """
         timeout = seconds("timeout", timeout)
-        require(offset=(offset, OFFSET), timeout=(timeout, WAIT))
+        require(offset=offset, timeout=timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         found = self._outcome(offset)
         if found is None and timeout != 0:
@@ -901,11 +890,7 @@ def require_queue(name: str, value: Any) -> None:
 
 def require_listing(state: str | None, limit: int | None, after: int | None) -> None:
     """Check the arguments of :meth:`WorkQueue.items`."""
-    require(
-        state=(state, optional(one_of(STATES))),
-        limit=(limit, optional(POSITIVE)),
-        after=(after, optional(OFFSET)),
-    )
+    require(after=after, state=(state, optional(one_of(STATES))), limit=(limit, optional(POSITIVE)))
 
 
 _TEXT: Final = ".tq"
@@ -950,7 +935,7 @@ def open_queue(
         QueueNotFoundError: there is no queue of this name, and ``create`` does not allow creating it.
         SejError: as the backend.
     """
-    require(path=(path, PATH), name=(name, TEXT), backend=(backend, optional(TEXT)), create=(create, optional(FLAG)))
+    require(path=path, name=name, backend=backend, create=create)
     if create is not None:
         options["create"] = create  # not passed to a backend that may not have the option
     kind = backend or ("textqueue" if _is_text(os.fspath(path)) else "journal")

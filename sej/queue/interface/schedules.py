@@ -14,7 +14,7 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from sej.checks import POSITIVE_SECONDS, TEXT, instance_of, one_of, optional, require
+from sej.checks import instance_of, one_of, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.values import MAX_RESULT_BYTES, PutOptions, Serializer, check_headers, decoded
@@ -177,14 +177,8 @@ def plan_of(
         InvalidMessageError: the value is too large for the log, or the headers are, with those of a schedule.
     """
     every = seconds("every", every)
-    require(
-        key=(key, instance_of(bytes)),
-        every=(every, optional(POSITIVE_SECONDS)),
-        cron=(cron, optional(TEXT)),
-        timezone=(timezone, optional(TEXT)),
-        schedule=(schedule, optional(TEXT)),
-        missed=(missed, optional(one_of(MISSED))),
-    )
+    require(every=every, cron=cron, timezone=timezone, schedule=schedule)
+    require(key=(key, instance_of(bytes)), missed=(missed, optional(one_of(MISSED))))
     if (every is None) == (cron is None):
         raise ValueError("a schedule must have either every or cron, which say when its items are put")
     if every is not None and timezone is not None:
