@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, get_args
 
-from sej.checks import COUNT, DISK, PATH, one_of, optional, require
+from sej.checks import one_of, optional, require
 from sej.errors import CorruptionError, FileTypeError
 from sej.journal.directory import Directory, is_journal
 from sej.system.disk import OS, Disk
@@ -72,12 +72,7 @@ def check(
         JournalNotFoundError: the path does not exist.
         NotAJournalError: it is a file.
     """
-    require(
-        root=(root, PATH),
-        layout=(layout, optional(one_of(get_args(Layout)))),
-        sample=(sample, COUNT),
-        disk=(disk, DISK),
-    )
+    require(root=root, sample=sample, disk=disk, layout=(layout, optional(one_of(get_args(Layout)))))
     path = existing(root, disk)
     if layout == "directory" or (layout is None and is_journal(disk, path)):
         find(path, layout="directory", disk=disk)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
-from sej.checks import DISK, PATH, TEXT, WAIT, Rule, between, instance_of, one_of, optional, require
+from sej.checks import Rule, between, instance_of, one_of, optional, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal, journals_in
@@ -84,7 +84,7 @@ class Path:
             InvalidNameError: the prefix does not fully match, or is empty with 0 bits.
             ValueError: bits is out of range.
         """
-        require(root=(root, PATH), prefix=(prefix, TEXT), bits=(bits, between(0, MAX_BITS)))
+        require(root=root, prefix=prefix, bits=(bits, between(0, MAX_BITS)))
         path = os.fspath(root)
         if not PREFIX.fullmatch(prefix):
             raise InvalidNameError(f"prefix must be ASCII letters, digits, '_' and '-', got {prefix!r}")
@@ -252,7 +252,7 @@ def find(root: str | os.PathLike[str], *, layout: Layout | None = None, disk: Di
         JournalNotFoundError: the path does not exist.
         NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
     """
-    require(root=(root, PATH), layout=(layout, optional(one_of(get_args(Layout)))), disk=(disk, DISK))
+    require(root=root, disk=disk, layout=(layout, optional(one_of(get_args(Layout)))))
     path = existing(root, disk)
     if layout is None:
         layout = recognize(path, disk)
@@ -398,7 +398,7 @@ class TreeWatch:
             NotAJournalError: it is a file, or it holds a SEJ directory whose name fits no layout.
         """
         timeout = seconds("timeout", timeout)
-        require(root=(root, PATH), timeout=(timeout, WAIT), disk=(disk, DISK))
+        require(root=root, timeout=timeout, disk=disk)
         path = absolute_path(root)
         existing(path, disk)
         self._disk = disk

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sej.checks import DISK, PROGRESS, require
+from sej.checks import require
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError, SejError
 from sej.journal.directory import Directory, check_name, is_journal
 from sej.journal.offset_check import kept_offsets
@@ -123,7 +123,7 @@ def reshard(
             are not in the new sharded journal.
     """
     check_route("route", route)
-    require(source=(source, TREE), target=(target, TREE), progress=(progress, PROGRESS), disk=(disk, DISK))
+    require(progress=progress, disk=disk, source=(source, TREE), target=(target, TREE))
     source, target = source.absolute(), target.absolute()
     if (os.path.abspath(source.root), source.name) == (os.path.abspath(target.root), target.name):
         raise ValueError(f"source and target must differ, got {source!r} for both")

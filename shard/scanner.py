@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, Self
 
-from sej.checks import CALLABLE, DISK, FLAG, ITERABLE, POSITIVE, START, WAIT, one_of, optional, refuse_pickling, require
+from sej.checks import START, one_of, refuse_pickling, require
 from sej.codec.format import NO_TIMESTAMP
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, OffsetBeyondEndError
@@ -226,7 +226,8 @@ def lag(path: Path, name: str, *, now_ns: Callable[[], int] = time.time_ns, disk
         OffsetBeyondEndError: a kept offset is past the end of its shard.
         InvalidNameError: the name is not a reader's.
     """
-    require(path=(path, TREE), disk=(disk, DISK), now_ns=(now_ns, CALLABLE))
+    require(disk=disk, now_ns=now_ns)
+    TREE("path", path)
     check_name(name, "a reader's name")
     now = now_ns()
     return [_lag(path, index, name, now, disk) for index in range(path.count)]
@@ -346,15 +347,9 @@ class Scanner:
         timeout = seconds("timeout", timeout)
         TREE("path", path)
         path = path.absolute()
-        require(
-            indexes=(indexes, optional(ITERABLE)),
-            timeout=(timeout, WAIT),
-            by=(by, one_of(("turn", "time"))),
-            max_open=(max_open, POSITIVE),
-            on_corruption=(on_corruption, one_of(("raise", "skip"))),
-            verify=(verify, FLAG),
-            disk=(disk, DISK),
-        )
+        require(indexes=indexes, timeout=timeout, max_open=max_open, on_corruption=on_corruption, verify=verify)
+        require(disk=disk)
+        require(by=(by, one_of(("turn", "time"))))
         for each in offset.values() if isinstance(offset, Mapping) else (offset,):
             START("offset", each)
         if disk.status(path.root) is None:

@@ -28,7 +28,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from sej.checks import DISK, PATH, POSITIVE, SECONDS, START, WAIT, handler_of, optional, require
+from sej.checks import handler_of, require
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
@@ -242,16 +242,8 @@ class Worker:
         backoff_max_s = seconds("backoff_max_s", backoff_max_s)
         TREE("path", path)
         path = path.absolute()
-        require(
-            max_attempts=(max_attempts, POSITIVE),
-            dead_letter=(dead_letter, optional(PATH)),
-            default=(default, START),
-            timeout=(timeout, WAIT),
-            backoff_s=(backoff_s, SECONDS),
-            backoff_max_s=(backoff_max_s, SECONDS),
-            max_open=(max_open, POSITIVE),
-            disk=(disk, DISK),
-        )
+        require(max_attempts=max_attempts, dead_letter=dead_letter, default=default, timeout=timeout)
+        require(backoff_s=backoff_s, backoff_max_s=backoff_max_s, max_open=max_open, disk=disk)
         self.path = path
         self.name = check_name(name, "a worker's name")
         self._timeout = timeout

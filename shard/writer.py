@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from sej.checks import POSITIVE, refuse_pickling, refuse_unknown, require, require_messages
+from sej.checks import refuse_pickling, refuse_unknown, require, require_messages
 from sej.codec import encode
 from sej.codec.format import MAX_TIMESTAMP, MAX_TYPE, NO_TIMESTAMP
 from sej.errors import ClosedError, InvalidMessageError, LockedError, SejError, WriterFailedError
@@ -103,7 +103,7 @@ class Writer:
         TREE("path", path)
         path = path.absolute()
         check_route("route", route)
-        require(max_open=(max_open, POSITIVE))
+        require(max_open=max_open)
         import concurrent.futures.thread  # noqa: F401  `sej --help` needs no threads; at the end it is too late
 
         refuse_unknown("a writer", writer_options, _OPTIONS)
