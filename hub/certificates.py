@@ -217,7 +217,7 @@ class ServerTLS(NamedTuple):
             ValueError: a file is not PEM, or the key does not match the certificate.
             SejError: the certificate has expired, or is not valid yet.
         """
-        require(certificate=(self.certificate, PATH), key=(self.key, PATH), client_ca=(self.client_ca, optional(PATH)))
+        require(client_ca=self.client_ca, certificate=(self.certificate, PATH), key=(self.key, PATH))
         check_certificates(self.client_ca, self.certificate, self.key)
         check_time(self.certificate)
         ca = None if self.client_ca is None else pem_of(self.client_ca)

@@ -32,7 +32,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from hub.errors import HubError, SourceError
 from hub.naming import Source, find_sources, require_root, source_path
-from sej.checks import CALLABLE, DISK, PATH, POSITIVE, SECONDS, WAIT, one_of, require
+from sej.checks import CALLABLE, one_of, require
 from sej.codec.format import MAX_OFFSET
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
@@ -356,16 +356,10 @@ class Merge(Closing):
         """
         timeout, lateness_s = seconds("timeout", timeout), seconds("lateness_s", lateness_s)
         check_name(reader, "a reader's name")
-        require(
-            root=(root, PATH),
-            timeout=(timeout, WAIT),
-            lateness_s=(lateness_s, SECONDS),
-            on_error=(on_error, one_of(("raise", "skip"))),
-            max_open=(max_open, POSITIVE),
-            memory_bytes=(memory_bytes, POSITIVE),
-            clock=(clock, CALLABLE),
-            disk=(disk, DISK),
-        )
+        require(root=root, timeout=timeout, lateness_s=lateness_s, max_open=max_open, memory_bytes=memory_bytes)
+        require(disk=disk)
+        require(on_error=(on_error, one_of(("raise", "skip"))))
+        CALLABLE("clock", clock)
         self.root = absolute_path(root)
         self.reader = reader
         self.timeout = timeout

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hub.naming import Source, find_sources, require_root, source_path
 from hub.readers import Holder, holders
-from sej.checks import DISK, PATH, require
+from sej.checks import require
 from sej.errors import SejError
 from sej.journal.view import Journal
 from sej.system.disk import OS, Disk, is_scarce
@@ -59,7 +59,7 @@ def stats(root: str | os.PathLike[str], *, disk: Disk = OS) -> list[JournalStats
         NotAJournalError: the root is a file or a SEJ directory.
         OSError: this process has no descriptor or memory left.
     """
-    require(root=(root, PATH), disk=(disk, DISK))
+    require(root=root, disk=disk)
     path = os.fspath(root)
     require_root(path, disk=disk)
     held = holders(path)
@@ -102,7 +102,7 @@ def clean(root: str | os.PathLike[str], *, disk: Disk = OS, **limits: Any) -> di
     Raises:
         JournalNotFoundError: the root does not exist.
     """
-    require(root=(root, PATH), disk=(disk, DISK))
+    require(root=root, disk=disk)
     path = os.fspath(root)
     require_root(path, disk=disk)
     done: dict[Source, Any] = {}

@@ -33,11 +33,6 @@ from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from sej.checks import (
     COUNT,
-    DISK,
-    FLAG,
-    OFFSET,
-    PATH,
-    POSITIVE,
     instance_of,
     optional,
     require,
@@ -201,15 +196,9 @@ class Store(Closing):
             NotAJournalError: the path is a file, a SEJ directory itself, or a directory of journals that are not of
                 clients.
         """
-        require(
-            root=(root, PATH),
-            max_open=(max_open, POSITIVE),
-            max_client_bytes=(max_client_bytes, optional(instance_of(int, Mapping))),
-            min_free_bytes=(min_free_bytes, COUNT),
-            segment_bytes=(segment_bytes, POSITIVE),
-            allow_network_fs=(allow_network_fs, FLAG),
-            disk=(disk, DISK),
-        )
+        require(root=root, max_open=max_open, min_free_bytes=min_free_bytes, segment_bytes=segment_bytes)
+        require(allow_network_fs=allow_network_fs, disk=disk)
+        require(max_client_bytes=(max_client_bytes, optional(instance_of(int, Mapping))))
         quotas = max_client_bytes.values() if isinstance(max_client_bytes, Mapping) else (max_client_bytes,)
         for quota in quotas:
             optional(COUNT)("max_client_bytes", quota)
@@ -386,11 +375,7 @@ class Store(Closing):
             OffsetTooSmallError: the message was deleted.
             CorruptionError: the hub's copy is damaged there.
         """
-        require(
-            offset=(offset, OFFSET),
-            max_messages=(max_messages, POSITIVE),
-            max_bytes=(max_bytes, optional(COUNT)),
-        )
+        require(offset=offset, max_messages=max_messages, max_bytes=max_bytes)
         source = check_journal(client_id, journal_dir)
         cursor = Cursor(self.existing(source), offset)
         found: list[Message] = []

@@ -39,10 +39,6 @@ from hub.wire.frames import (
 from hub.wire.status import COMPRESSED, ORIGINAL, HandshakeError, from_rpc_error
 from sej.checks import (
     COUNT,
-    FLAG,
-    ITERABLE,
-    POSITIVE,
-    POSITIVE_SECONDS,
     TEXT,
     instance_of,
     optional,
@@ -149,17 +145,9 @@ class Client(Closing):
             InvalidNameError: the client id has characters that are not allowed.
         """
         timeout_s, keepalive_s = seconds("timeout_s", timeout_s), seconds("keepalive_s", keepalive_s)
-        require(
-            address=(address, TEXT),
-            client_id=(client_id, TEXT),
-            token=(token, optional(TEXT)),
-            tls=(tls, optional(instance_of(ClientTLS))),
-            allow_plaintext=(allow_plaintext, FLAG),
-            timeout_s=(timeout_s, POSITIVE_SECONDS),
-            keepalive_s=(keepalive_s, POSITIVE_SECONDS),
-            max_message_bytes=(max_message_bytes, POSITIVE),
-            compress=(compress, FLAG),
-        )
+        require(address=address, client_id=client_id, token=token, allow_plaintext=allow_plaintext, timeout_s=timeout_s)
+        require(keepalive_s=keepalive_s, max_message_bytes=max_message_bytes, compress=compress)
+        require(tls=(tls, optional(instance_of(ClientTLS))))
         self.address = absolute_address(address)
         if token and not (token.isascii() and token.isprintable()):
             raise ValueError("a token must be printable ASCII on one line")
@@ -216,7 +204,7 @@ class Client(Closing):
             UnavailableError: the hub cannot be reached in time.
             TypeError: messages is not an iterable of :class:`sej.Message`.
         """
-        require(journal_dir=(journal_dir, TEXT), messages=(messages, ITERABLE))
+        require(messages=messages, journal_dir=(journal_dir, TEXT))
         expected = -1
         for batch in batches(messages):
             expected = self._put(journal_dir, batch)
@@ -563,7 +551,7 @@ class Client(Closing):
     def _get_request(
         self, journal_dir: str, offset: int, max_messages: int, max_bytes: int, client_id: str | None, verify: bool
     ) -> pb.GetRequest:
-        require(offset=(offset, COUNT))  # the hub refuses those beyond the largest one
+        COUNT("offset", offset)
         return pb.GetRequest(
             ClientID=self._who(client_id),
             JournalDir=journal_dir,

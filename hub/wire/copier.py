@@ -30,7 +30,7 @@ from hub.errors import AccessError, ConflictError, GapError, NotSupportedError, 
 from hub.naming import check_journal
 from hub.wire.client import JournalState
 from hub.wire.status import DirectoryUnavailableError
-from sej.checks import DISK, FLAG, PATH, PROGRESS, SECONDS, TEXT, optional, require, with_methods
+from sej.checks import TEXT, optional, require, with_methods
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
@@ -388,16 +388,9 @@ class Copier(Closing):
             disk: the disk.
         """
         backoff_s, max_backoff_s = seconds("backoff_s", backoff_s), seconds("max_backoff_s", max_backoff_s)
-        require(
-            path=(path, PATH),
-            client=(client, with_methods("a hub's client", "where")),
-            journal_dir=(journal_dir, optional(TEXT)),
-            accept_gaps=(accept_gaps, FLAG),
-            on_progress=(on_progress, PROGRESS),
-            backoff_s=(backoff_s, SECONDS),
-            max_backoff_s=(max_backoff_s, SECONDS),
-            disk=(disk, DISK),
-        )
+        require(path=path, accept_gaps=accept_gaps, on_progress=on_progress, backoff_s=backoff_s)
+        require(max_backoff_s=max_backoff_s, disk=disk)
+        require(client=(client, with_methods("a hub's client", "where")), journal_dir=(journal_dir, optional(TEXT)))
         self.path = absolute_path(path)
         self.progress = Progress(0, 0, 0, {})
         self._client = client

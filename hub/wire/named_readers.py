@@ -21,7 +21,7 @@ from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
-from sej.checks import CALLABLE, FLAG, OFFSET, POSITIVE_SECONDS, TEXT, instance_of, optional, refuse_pickling, require
+from sej.checks import OFFSET, TEXT, instance_of, optional, refuse_pickling, require
 from sej.durations import Seconds, backoff, seconds
 from sej.errors import (
     ClosedError,
@@ -69,7 +69,7 @@ class HeldReaders:
             lease_s: how long the hub waits for this program before another one may take the reader.
         """
         lease_s = seconds("lease_s", lease_s)
-        require(lease_s=(lease_s, POSITIVE_SECONDS))
+        require(lease_s=lease_s)
         if lease_s > MAX_LEASE_S:
             raise ValueError(f"lease_s must be at most {MAX_LEASE_S:g} seconds, got {lease_s}")
         self.name = check_name(name, "a reader's name")
@@ -349,15 +349,8 @@ class Reader(Closing):
             JournalNotFoundError: the hub has no such journal.
             UnavailableError: the hub cannot be reached.
         """
-        require(
-            client=(client, instance_of(Client)),
-            client_id=(client_id, TEXT),
-            journal_dir=(journal_dir, TEXT),
-            start=(start, optional(OFFSET)),
-            wait=(wait, FLAG),
-            verify=(verify, FLAG),
-            on_retry=(on_retry, CALLABLE),
-        )
+        require(client_id=client_id, wait=wait, verify=verify, on_retry=on_retry)
+        require(client=(client, instance_of(Client)), journal_dir=(journal_dir, TEXT), start=(start, optional(OFFSET)))
         self._source = check_journal(client_id, journal_dir)
         self._batches = partial(
             batches, client, self._source, was_there=False, wait=wait, verify=verify, on_retry=on_retry
@@ -392,7 +385,7 @@ class Reader(Closing):
             OffsetBeyondEndError: the journal ends before it.
             UnavailableError: the hub cannot be reached; commit again later.
         """
-        require(offset=(offset, optional(OFFSET)))
+        optional(OFFSET)("offset", offset)
         self._held.commit({self._source: self.offset if offset is None else offset})
 
     def close(self) -> None:

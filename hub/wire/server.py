@@ -25,11 +25,8 @@ from hub.wire.access import Guard
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
 from sej.checks import (
-    FLAG,
     PATH,
     POSITIVE_SECONDS,
-    SECONDS,
-    TEXT,
     between,
     instance_of,
     optional,
@@ -125,15 +122,9 @@ class Server(Closing):
             LockedError: another process serves this root.
         """
         keepalive_s, grace_s = seconds("keepalive_s", keepalive_s), seconds("grace_s", grace_s)
-        require(
-            store=(store, instance_of(Store)),
-            address=(address, TEXT),
-            tls=(tls, optional(instance_of(ServerTLS))),
-            tokens=(tokens, optional(instance_of(Tokens, str, os.PathLike))),
-            allow_plaintext=(allow_plaintext, FLAG),
-            keepalive_s=(keepalive_s, POSITIVE_SECONDS),
-            grace_s=(grace_s, SECONDS),
-        )
+        require(address=address, allow_plaintext=allow_plaintext, keepalive_s=keepalive_s, grace_s=grace_s)
+        require(store=(store, instance_of(Store)), tls=(tls, optional(instance_of(ServerTLS))))
+        require(tokens=(tokens, optional(instance_of(Tokens, str, os.PathLike))))
         if isinstance(tokens, str):
             PATH("tokens", tokens)
         absolute_address(address)
