@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import POSITIVE_SECONDS, SECONDS, optional, options_of, reason_of, refuse_unknown, require
+from sej.checks import POSITIVE_SECONDS, options_of, reason_of, refuse_unknown, require
 from sej.durations import Seconds, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
@@ -38,7 +38,7 @@ class _Claimed(HeldItem):
     def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
         """Put the item back; if its message has used up its ``retries``, make it a dead letter."""
         delay_s, text = seconds("delay_s", delay_s), reason_of(reason)
-        require(delay_s=(delay_s, optional(SECONDS)))
+        require(delay_s=delay_s)
         if self.attempts >= self._queue.max_attempts:
             self.fail(text)
             return

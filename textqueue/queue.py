@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final, Self, TypeVar
 
 from sej.checks import (
-    DISK,
     ITERABLE,
     PATH,
     POSITIVE_SECONDS,
@@ -111,15 +110,10 @@ class TextQueue:
             ValueError: lease_s is not more than 0.
         """
         settle_s, lease_s = seconds("settle_s", settle_s), seconds("lease_s", lease_s)
-        require(
-            path=(path, optional(PATH)),
-            writer=(writer, optional(TEXT)),
-            on_revert=(on_revert, TEXT),
-            settle_s=(settle_s, instance_of(int, float)),
-            lease_s=(lease_s, optional(POSITIVE_SECONDS)),
-            disk=(disk, DISK),
-            clock=(clock, with_methods("a clock", "boot_ns", "wall_ns", "boot_id")),
-        )
+        require(on_revert=on_revert, disk=disk, clock=clock)
+        require(writer=(writer, optional(TEXT)), settle_s=(settle_s, instance_of(int, float)))
+        optional(PATH)("path", path)
+        optional(POSITIVE_SECONDS)("lease_s", lease_s)
         if on_revert not in ("reapply", "deliver"):
             raise InvalidTextError(f"on_revert must be 'reapply' or 'deliver', got {on_revert!r}")
         if not settle_s >= 0:
@@ -420,7 +414,7 @@ class TextQueue:
         status: MessageStatus = MessageStatus.queued,
     ) -> list[Message]:
         """Append many messages in one write: all of them, or none if one is invalid."""
-        require(texts=(texts, ITERABLE), variables=(variables, ITERABLE))
+        require(texts=texts, variables=variables)
         return self._append([(text, variables) for text in texts], status)
 
     def mark_many(self, messages: Iterable[Message], status: MessageStatus, *, reason: str | None = None) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from shlex import quote
 from typing import Final, Literal, NamedTuple
 
-from sej.checks import DISK, PATH, require
+from sej.checks import require
 from sej.errors import FileTypeError
 from sej.system.disk import OS, Disk, is_mount_point
 from sej.system.paths import absolute_path
@@ -75,7 +75,7 @@ def check(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[Problem]:
         FileNotFoundError: the file does not exist.
         FileTypeError: the path is a directory.
     """
-    require(path=(path, PATH), disk=(disk, DISK))
+    require(path=path, disk=disk)
     name = os.fspath(path)
     if is_special(name):
         what = "this is a pipe, a socket or a device, which the queue of a directory skips"
