@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, NoReturn
 
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, KestrelError, MissingError, TooLargeError
-from sej.checks import CALLABLE, COUNT, DISK, PATH, SECONDS, TEXT, optional, require
+from sej.checks import COUNT, SECONDS, TEXT, optional, require
 from sej.errors import LockedError
 from sej.system.disk import OS, Disk, File
 from sej.system.locks import Lock
@@ -80,7 +80,7 @@ class Place(NamedTuple):
             TypeError: an argument has another type.
             BadNameError: no queue can have this name.
         """
-        require(directory=(directory, PATH), disk=(disk, DISK), now_ms=(now_ms, CALLABLE))
+        require(directory=directory, disk=disk, now_ms=now_ms)
         return cls(absolute_path(directory), check_name(name), disk, now_ms)
 
     def path(self, rest: str = "") -> str:
@@ -280,7 +280,8 @@ class Limits:
             ValueError: one of them is below 0.
         """
         count = optional(COUNT)
-        require(max_items=(max_items, count), max_bytes=(max_bytes, count), max_item_bytes=(max_item_bytes, count))
+        require(max_items=(max_items, count), max_item_bytes=(max_item_bytes, count))
+        count("max_bytes", max_bytes)
         optional(SECONDS)("max_age_s", max_age_s)
         self.max_items, self.max_bytes = max_items, max_bytes
         self.max_item_bytes = most if max_item_bytes is None else min(max_item_bytes, most)

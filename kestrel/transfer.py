@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from kestrel.errors import Damage, MoveError
 from kestrel.files import KEPT, Place, join
 from kestrel.reading import Pinned
-from sej.checks import CALLABLE, ITERABLE, one_of, optional, require, with_methods
+from sej.checks import one_of, require, with_methods
 from sej.message import NO_TIMESTAMP, Message
 from sej.system.disk import Disk, File
 from sej.system.sealed import SealedFile
@@ -141,11 +141,9 @@ def export_to(
         TypeError: an argument has another type.
         ValueError: expired is another word.
     """
-    require(
-        writer=(writer, with_methods("a sej.Writer", "append_many", "sync")),
-        read_back=(read_back, optional(CALLABLE)),
-        expired=(expired, one_of(get_args(Expired))),
-    )
+    require(read_back=read_back)
+    require(writer=(writer, with_methods("a sej.Writer", "append_many", "sync")))
+    require(expired=(expired, one_of(get_args(Expired))))
     place = source.place
     written = [list(one) for one in source.written()]
     plan = plan_at(join(writer.path, f"{place.name}{reader}.exported"), place.disk)
@@ -252,7 +250,8 @@ class Import:
             TypeError: an argument has another type.
             ValueError: keys is another word.
         """
-        require(messages=(messages, ITERABLE), keys=(keys, one_of(("refuse", "drop"))))
+        require(messages=messages)
+        one_of(("refuse", "drop"))("keys", keys)
         self._place, self._messages, self._keys = place, messages, keys
         self.plan = plan_at(join(join(place.directory, KEPT), f"{place.name}.imported"), place.disk)
 

@@ -22,7 +22,7 @@ from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
 from kestrel.segmented.journal import LEAST_BYTES, Journal
 from kestrel.segmented.reader import Reader, Rules
 from kestrel.tail import OpenQueue, Sync, end
-from sej.checks import CALLABLE, COUNT, FLAG, PATH, SECONDS, between, optional, require
+from sej.checks import COUNT, between, optional, require
 from sej.durations import Seconds, seconds
 from sej.system.disk import OS, Disk
 
@@ -115,16 +115,9 @@ class Queue(Puts, OpenQueue):
         """
         max_age_s, checkpoint_s = seconds("max_age_s", max_age_s), seconds("checkpoint_s", checkpoint_s)
         place = Place.of(directory, name, disk, now_ms)
-        require(
-            journal_bytes=(journal_bytes, COUNT),
-            archive_to=(archive_to, optional(PATH)),
-            max_item_bytes=(max_item_bytes, COUNT),
-            max_errors=(max_errors, optional(COUNT)),
-            checkpoint_s=(checkpoint_s, SECONDS),
-            drop_oldest=(drop_oldest, FLAG),
-            on_expired=(on_expired, optional(CALLABLE)),
-            on_given_up=(on_given_up, optional(CALLABLE)),
-        )
+        require(journal_bytes=journal_bytes, archive_to=archive_to, max_errors=max_errors, checkpoint_s=checkpoint_s)
+        require(drop_oldest=drop_oldest, on_expired=on_expired, on_given_up=on_given_up)
+        require(max_item_bytes=(max_item_bytes, COUNT))
         if journal_bytes < LEAST_BYTES:
             raise ValueError(f"journal_bytes must be at least {LEAST_BYTES}, got {journal_bytes!r}")
         self._drop_oldest = drop_oldest

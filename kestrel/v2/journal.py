@@ -40,7 +40,7 @@ from kestrel.files import KEPT, MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, Pl
 from kestrel.reading import Format, Pinned, Reading, Source, opened
 from kestrel.tail import Sync, Tail
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, PLAIN, REMOVE_TENTATIVE, STATE_DUMP, Operation, decode
-from sej.checks import COUNT, DISK, PATH, one_of, optional, require
+from sej.checks import COUNT, one_of, optional, require
 from sej.system.disk import OS, Disk, File
 from sej.system.logs import WARNING, record
 from sej.system.paths import absolute_path
@@ -80,13 +80,7 @@ def read_journal(
             was yielded.
         MissingError: the file does not exist.
     """
-    require(
-        path=(path, PATH),
-        dialect=(dialect, DIALECT),
-        start=(start, COUNT),
-        end=(end, optional(COUNT)),
-        disk=(disk, DISK),
-    )
+    require(path=path, disk=disk, dialect=(dialect, DIALECT), start=(start, COUNT), end=(end, optional(COUNT)))
     where = absolute_path(path)
 
     def operations() -> Iterator[Operation]:

@@ -22,7 +22,7 @@ from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.items import Counters, Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect
-from sej.checks import COUNT, FLAG, SECONDS, between, optional, require, with_methods
+from sej.checks import between, optional, require, with_methods
 from sej.durations import Seconds, seconds
 from sej.system.disk import OS, Disk
 
@@ -108,16 +108,9 @@ class Queue(Calls, OpenQueue):
         max_age_s, open_timeout_s = seconds("max_age_s", max_age_s), seconds("open_timeout_s", open_timeout_s)
         compact_delay_s = seconds("compact_delay_s", compact_delay_s)
         place = Place.of(directory, name, disk, now_ms)
-        require(
-            discard_oldest=(discard_oldest, FLAG),
-            expire_to=(expire_to, optional(with_methods("a queue", "put"))),
-            open_timeout_s=(open_timeout_s, optional(SECONDS)),
-            max_memory_bytes=(max_memory_bytes, COUNT),
-            journal_bytes=(journal_bytes, COUNT),
-            max_journal_bytes=(max_journal_bytes, COUNT),
-            compact_delay_s=(compact_delay_s, SECONDS),
-            dialect=(dialect, DIALECT),
-        )
+        require(discard_oldest=discard_oldest, open_timeout_s=open_timeout_s, max_memory_bytes=max_memory_bytes)
+        require(journal_bytes=journal_bytes, max_journal_bytes=max_journal_bytes, compact_delay_s=compact_delay_s)
+        require(expire_to=(expire_to, optional(with_methods("a queue", "put"))), dialect=(dialect, DIALECT))
         self._limits = limits = Limits(place, max_items, max_bytes, max_item_bytes, max_age_s, most=MAX_ITEM_SIZE)
         self._discard_oldest, self._expire_to = discard_oldest, expire_to
         self._open_timeout_ms = None if open_timeout_s is None else int(open_timeout_s * 1000)
