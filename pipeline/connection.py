@@ -153,7 +153,7 @@ class Remote(NamedTuple):
             OptionError: an address is empty or has no port, or token or tls is passed without a hub, or the token would
                 cross a network in plain text.
         """
-        require(hub=(hub, optional(instance_of(str, list, tuple))), token=(token, optional(TEXT)))
+        require(token=token, hub=(hub, optional(instance_of(str, list, tuple))))
         if not hub:
             if hub is not None:
                 raise OptionError(f"hub must be an address host:port, or several, got {hub!r}")

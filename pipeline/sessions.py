@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.needs import is_connect, needed, why_not_compiled
-from sej.checks import TEXT, instance_of, optional, require
+from sej.checks import instance_of, optional, require
 from sej.system.locks import host_name
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def session(app: str = "sej", *, master: str | None = None, conf: Mapping[str, s
         RuntimeError: Java was not found, or the version of Spark is too old.
         ModuleNotFoundError: Spark is not installed, or a cluster's executors do not have this package.
     """
-    require(app=(app, TEXT), master=(master, optional(TEXT)), conf=(conf, optional(instance_of(Mapping))))
+    require(app=app, master=master, conf=(conf, optional(instance_of(Mapping))))
     with needed("spark"):
         from pyspark.sql import SparkSession
 

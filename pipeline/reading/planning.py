@@ -20,7 +20,7 @@ from pipeline.reading.conditions import Chosen
 from pipeline.reading.discovery import Origin, Slice, discover
 from pipeline.reading.extents import Extent
 from pipeline.reading.remote import RemoteExtent, listed_on, read
-from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
+from sej.checks import ITERABLE, PATH, one_of, optional, require
 from sej.errors import JournalNotFoundError
 from shard.names import Layout
 
@@ -248,7 +248,7 @@ def count(
         >>> count(path)
         3
     """
-    require(layout=(layout, optional(one_of(get_args(Layout)))), pattern=(pattern, optional(TEXT)))
+    require(pattern=pattern, layout=(layout, optional(one_of(get_args(Layout)))))
     remote = Remote.named(hub, token, tls)
     if remote is not None and layout is not None:
         raise OptionError("layout is for a path; with hub, leave layout out")

@@ -72,7 +72,7 @@ from pipeline.reading.progress import (
 from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
 from pipeline.reading.task import read, task_options
 from pipeline.values import values_of
-from sej.checks import CALLABLE, PATH, optional, require
+from sej.checks import require
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -382,7 +382,7 @@ class Lag(StreamingQueryListener):
             report: called after each micro-batch; None: a line in the log ``pipeline.lag``.
             metrics: a file that is replaced each time, in Prometheus' text format (for its textfile collector).
         """
-        require(report=(report, optional(CALLABLE)), metrics=(metrics, optional(PATH)))
+        require(report=report, metrics=metrics)
         self._report = report or (lambda behind: _log.info("%s", behind))
         self._metrics = metrics
         self.latest: dict[str, Behind] = {}

@@ -36,7 +36,7 @@ from pipeline.tables.table import (
     with_values,
 )
 from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
-from sej.checks import CALLABLE, ITERABLE, POSITIVE, SECONDS, TEXT, WAIT, between, optional, refuse_pickling, require
+from sej.checks import TEXT, between, optional, refuse_pickling, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.message import FIRST
@@ -439,15 +439,8 @@ def follow(
         3
     """
     batch_age_s, timeout = seconds("batch_age_s", batch_age_s), seconds("timeout", timeout)
-    require(
-        reader=(reader, optional(TEXT)),
-        columns=(columns, optional(ITERABLE)),
-        batch_rows=(batch_rows, POSITIVE),
-        batch_bytes=(batch_bytes, between(1, _MOST_BYTES)),
-        batch_age_s=(batch_age_s, SECONDS),
-        timeout=(timeout, WAIT),
-        known=(known, optional(CALLABLE)),
-    )
+    require(columns=columns, batch_rows=batch_rows, batch_age_s=batch_age_s, timeout=timeout, known=known)
+    require(reader=(reader, optional(TEXT)), batch_bytes=(batch_bytes, between(1, _MOST_BYTES)))
     way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
     if way.remote is not None and timeout is None:
         way = way._replace(remote=way.remote._replace(retry_s=RETRY_S))

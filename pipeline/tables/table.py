@@ -32,7 +32,7 @@ from pipeline.reading.task import read
 from pipeline.schemas import kept_schema
 from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
 from pipeline.values import value_columns, value_format
-from sej.checks import FLAG, ITERABLE, PATH, TEXT, one_of, optional, require
+from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.gaps import gap_at
@@ -457,7 +457,7 @@ def table(
         >>> t.count(), t.to_arrow().to_pylist()
         (2, [{'offset': 1, 'value': b'b'}, {'offset': 2, 'value': b'c'}])
     """
-    require(columns=(columns, optional(ITERABLE)))
+    require(columns=columns)
     way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
     bounds = bounds_of(start, end)
     given = paths_of(paths, way.remote)
@@ -477,12 +477,7 @@ def read_options_of(
     on_corruption: Literal["raise", "skip"],
 ) -> ReadOptions:
     """Check the arguments that say how journals are read, and return them."""
-    require(
-        pattern=(pattern, optional(TEXT)),
-        token=(token, optional(TEXT)),
-        verify=(verify, FLAG),
-        on_corruption=(on_corruption, one_of(("raise", "skip"))),
-    )
+    require(pattern=pattern, token=token, verify=verify, on_corruption=on_corruption)
     return ReadOptions(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
 
 
