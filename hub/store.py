@@ -31,13 +31,7 @@ from typing import Final
 from hub.batch import Batch, Limits, compare
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
-from sej.checks import (
-    COUNT,
-    instance_of,
-    optional,
-    require,
-    require_messages,
-)
+from sej.checks import COUNT, instance_of, optional, require, require_messages
 from sej.codec.format import MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import (
     ClosedError,

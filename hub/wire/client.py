@@ -37,13 +37,7 @@ from hub.wire.frames import (
     to_wire,
 )
 from hub.wire.status import COMPRESSED, ORIGINAL, HandshakeError, from_rpc_error
-from sej.checks import (
-    COUNT,
-    TEXT,
-    instance_of,
-    optional,
-    require,
-)
+from sej.checks import COUNT, TEXT, instance_of, optional, require
 from sej.codec import decode_many, encode
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError

@@ -17,16 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import (
-    between,
-    handler_of,
-    instance_of,
-    is_failure,
-    optional,
-    reason_of,
-    refuse_coroutine,
-    require,
-)
+from sej.checks import between, handler_of, instance_of, is_failure, optional, reason_of, refuse_coroutine, require
 from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.interface.queue import Item, WorkQueue, require_queue

@@ -20,11 +20,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from sej.checks import (
-    WAIT,
-    handler_of,
-    require,
-)
+from sej.checks import WAIT, handler_of, require
 from sej.durations import Seconds, backoff, seconds
 from sej.journal.directory import Directory, check_name
 from sej.journal.identity import wait_for_journal
