@@ -9,6 +9,8 @@ length is trusted before it was checked against both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from sej.codec.arguments import as_bytes, check_message
@@ -221,14 +223,8 @@ def walk(
     Raises:
         DecodeError: as :func:`decode_many`.
     """
-    limit = min(len(offsets), len(timestamps), len(sizes))
     count = 0
-    while count < limit:
-        run = (
-            measure(data, position, end, due + count, 1) if count == 0 else _next_run(data, position, end, due + count)
-        )
-        if not run.messages:
-            break
+    for run in islice(_one_by_one(data, position, end, due), min(len(offsets), len(timestamps), len(sizes))):
         offsets[count] = due + count
         timestamps[count] = run.first_timestamp
         sizes[count] = run.position - position
@@ -254,9 +250,7 @@ def renumber(data: bytearray, position: int, end: int, due: int, first: int) -> 
         DecodeError: as :func:`decode_many`; nothing was changed.
     """
     count = 0
-    while (
-        run := measure(data, position, end, due, 1) if count == 0 else _next_run(data, position, end, due + count)
-    ).messages:
+    for run in _one_by_one(data, position, end, due):
         OFFSET.pack_into(data, position, first + count)
         position = run.position
         count += 1
@@ -348,11 +342,20 @@ def _whole(data: bytes, position: int, file_end: int) -> int | None:
     return position + size
 
 
-def _next_run(data: BytesLike, position: int, end: int, due: int) -> Run:
-    try:
-        return measure(data, position, end, due, 1)
-    except DecodeError:
-        return Run(0, position, 0, 0, 0)
+def _one_by_one(data: BytesLike, position: int, end: int, due: int) -> Iterator[Run]:
+    """Yield a run for each good message from position on; raises if the first one is wrong."""
+    first = due
+    while True:
+        try:
+            run = measure(data, position, end, due, 1)
+        except DecodeError:
+            if due == first:
+                raise
+            return
+        if not run.messages:
+            return
+        yield run
+        position, due = run.position, due + 1
 
 
 def _check_due(data: BytesLike, position: int, end: int, due: int) -> None:

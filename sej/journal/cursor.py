@@ -58,11 +58,6 @@ _COARSE_TICK_NS: Final = 3_000_000_000
 """Changes of a directory within this time may have one timestamp, a whole second on some file systems."""
 
 
-def _recording(segment: Segment | None) -> str:
-    """Return the command that records the gap after a segment."""
-    return "archive move --accept-gaps" if isinstance(segment, Archived) else "repair"
-
-
 class _Plan(NamedTuple):
     """The good runs of a damaged segment, for one size of its file and one next segment; last: no other is after it."""
 
@@ -306,9 +301,9 @@ class Cursor:
 
     def _find(self) -> SegmentReader | None:
         parked, self._parked = self._parked, None
-        reader = self._try_named(self._directory.segment(self.due), None)
+        reader = self._try(self._directory.segment(self.due))
         if reader is None and parked is not None and self._segment is not None:
-            reader = self._try_named(self._segment, parked)
+            reader = self._try(self._segment, parked, contains=False)
         if reader is not None:
             self._is_last = False  # unknown: checked at the end of the segment
             return reader
@@ -322,69 +317,29 @@ class Cursor:
                     continue
                 self._begin(segments[0].first_offset)
                 at = 0
-            try:
-                reader = self._reader_of(segments[at])
-            except FileNotFoundError:
-                continue
-            self._is_last = at == len(segments) - 1
-            if parked is None or not self._unpark(segments[at], reader, *parked):
-                self._enter(segments[at], reader)
-            return reader
+            if (reader := self._try(segments[at], parked)) is not None:
+                self._is_last = at == len(segments) - 1
+                return reader
         raise CorruptionError(
             "segments keep disappearing while they are opened: find the program that removes them, then open again",
             path=self._directory.jnl,
-        )
-
-    def _reader_of(self, segment: Segment) -> SegmentReader:
-        return SegmentReader(
-            self._disk, fetched(segment), 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
         )
 
     def _segments(self) -> list[Segment]:
         """Return the segments; with those of the cold tier if the next message is before all others."""
         return readable(self._directory, self.due)
 
-    def _try_named(self, segment: Segment, parked: Place | None) -> SegmentReader | None:
-        """Open a segment that may exist; None if it does not, or is not the file in which the cursor was parked."""
+    def _try(self, segment: Segment, parked: Place | None = None, *, contains: bool = True) -> SegmentReader | None:
+        """Open a segment, where the cursor was parked or else, if it contains the next offset, there.
+
+        None if the segment is missing, or neither is in this file.
+        """
         try:
-            reader = self._reader_of(segment)
+            reader = SegmentReader(
+                self._disk, fetched(segment), 0, segment.first_offset, chunk_bytes=self._chunk_bytes, room=self._room
+            )
         except FileNotFoundError:
             return None
-        if parked is None:
-            self._enter(segment, reader)
-        elif not self._unpark(segment, reader, *parked):
-            reader.close()
-            return None
-        return reader
-
-    def _unpark(self, segment: Segment, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
-        """Continue where the cursor was parked; return False if that is another file, or has no message of ours."""
-        try:
-            status = reader.status()
-            if status.identity != identity or status.size < position:
-                return False
-            head = reader.file.read(OFFSET_SIZE, position)
-        except BaseException:
-            reader.close()
-            raise
-        if len(head) == OFFSET_SIZE and OFFSET.unpack(head)[0] != self.due:
-            return False  # the inode number was reused for a new file
-        self._place(segment, reader)
-        reader.skip(position, self.due)
-        self._stop_at_run(reader)
-        return True
-
-    def _enter(self, segment: Segment, reader: SegmentReader) -> None:
-        self._place(segment, reader)
-        self._plan = None
-        try:
-            if self.due > segment.first_offset:
-                self._skip_to_due(segment, reader)
-        except BaseException:
-            self.close()
-            raise
-
-    def _place(self, segment: Segment, reader: SegmentReader) -> None:
         self._segment, self._reader = segment, reader
         self._index = IndexFile(self._directory, segment)
         self._asked = self.due
@@ -392,6 +347,30 @@ class Cursor:
         self._after = 0
         self._indexed_size = -BLOCK_BYTES  # no entries were loaded
         self._judged = self._doubted = None
+        try:
+            if parked is not None and self._is_parked(reader, *parked):
+                reader.skip(parked.position, self.due)
+                self._stop_at_run(reader)
+                return reader
+            if not contains:
+                self.close()
+                return None
+            self._plan = None
+            if self.due > segment.first_offset:
+                self._skip_to_due(segment, reader)
+        except BaseException:
+            self.close()
+            raise
+        return reader
+
+    def _is_parked(self, reader: SegmentReader, identity: tuple[int, int], position: int) -> bool:
+        """Return whether the cursor was parked in this file, and the next message or the end is there."""
+        status = reader.status()
+        if status.identity != identity or status.size < position:
+            return False
+        head = reader.file.read(OFFSET_SIZE, position)
+        # Else the inode number was reused for a new file.
+        return len(head) < OFFSET_SIZE or OFFSET.unpack(head)[0] == self.due
 
     def _skip_to_due(self, segment: Segment, reader: SegmentReader) -> None:
         """Move to the next message, or at most a block before it."""
@@ -497,9 +476,10 @@ class Cursor:
                 offset=reader.due,
             )
         else:
+            recording = "archive move --accept-gaps" if isinstance(self._segment, Archived) else "repair"
             error = OffsetGapError(
                 f"messages {due} to {following - 1} are missing: this segment ends with {reader.due - 1}, the next"
-                f" one starts with {following}; `sej {_recording(self._segment)}` records the gap",
+                f" one starts with {following}; `sej {recording}` records the gap",
                 path=reader.path,
                 position=reader.position,
                 offset=due,
@@ -688,7 +668,7 @@ class Cursor:
 
     def _check_large(self, reader: SegmentReader, block: Block) -> CorruptionError | None:
         """Check a block without loading it, for a caller that limits memory; otherwise like :meth:`_check_run`."""
-        if check_block(reader.file, block) or self._index.is_followed(reader.file, block):
+        if self._is_sound(reader, block):
             try:
                 verify_block(reader.file, block)
             except CorruptionError as error:
@@ -698,11 +678,11 @@ class Cursor:
 
     def _is_likely(self, reader: SegmentReader, block: Block) -> bool:
         """Return False if an entry is stale although it is of a normal size: a stale one must not take much memory."""
-        return (
-            block.end - block.position <= self._chunk_bytes + BLOCK_BYTES
-            or check_block(reader.file, block)
-            or self._index.is_followed(reader.file, block)
-        )
+        return block.end - block.position <= self._chunk_bytes + BLOCK_BYTES or self._is_sound(reader, block)
+
+    def _is_sound(self, reader: SegmentReader, block: Block) -> bool:
+        """Return whether an entry belongs to the segment, or one directly after it does."""
+        return check_block(reader.file, block) or self._index.is_followed(reader.file, block)
 
     def _adjacent(self, reader: SegmentReader) -> list[Block]:
         """Return the next block, and those directly after it that are in the same chunk."""

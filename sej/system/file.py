@@ -175,40 +175,29 @@ class OsFile:
 
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes from position."""
+        parts = []
         try:
-            data = os.pread(self._fd, size if size < _WRITE_LIMIT else _WRITE_LIMIT, position)
-            if len(data) == size or not data:
-                return data
-            parts = [data]
-            done = len(data)
-            while done < size:
-                data = os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)
-                if not data:
-                    break
+            while size > 0 and (data := os.pread(self._fd, min(size, _WRITE_LIMIT), position)):
                 parts.append(data)
-                done += len(data)
+                position, size = position + len(data), size - len(data)
         except OSError as error:
             locate(error, self.path, position)
         return b"".join(parts)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write everything."""
+        done = 0
         try:
-            done = os.write(self._fd, data)
-            size = len(data)
-            if done != size:
-                with memoryview(data) as view:
-                    while done < size:
-                        done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self.path)
+            with memoryview(data) as view:
+                while done < len(view):
+                    done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self.path)
         except OSError as error:
             locate(error, self.path)
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Overwrite everything at position."""
+        done = 0
         try:
-            done = os.pwrite(self._fd, data, position)
-            if done == len(data):
-                return
             with memoryview(data) as view:
                 while done < len(view):
                     count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
