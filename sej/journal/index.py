@@ -34,7 +34,7 @@ from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
 from sej.journal.recovery import Damage, find_damage, last_message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, open_existing
+from sej.system.disk import Disk, File, open_existing, pieces
 
 BLOCK_BYTES: Final = 1 << 18
 """A block ends with the first message that makes it this long."""
@@ -50,7 +50,6 @@ assert len(HEAD) == HEAD_SIZE and ENTRY.size == ENTRY_SIZE == ENTRY_BODY.size + 
 
 Key = Literal["end", "next_offset", "newest_timestamp"]
 _READ_BYTES: Final = 1 << 20
-_CHUNK_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 1 << 10
 """A block of at most this size is read in one piece to be checked."""
 _ENTRIES: Final = 1 << 10
@@ -243,9 +242,8 @@ def verify_block(file: File, block: Block) -> None:
     Raises:
         CorruptionError: they differ.
     """
-    found, position = 0, block.position
-    while data := file.read(min(_CHUNK_BYTES, block.end - position), position):
-        position += len(data)
+    found = 0
+    for data in pieces(file, block.position, block.end):
         found = crc32c(data, found)
     error = _error_of(block, found, file.path)
     if error is not None:

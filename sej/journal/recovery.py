@@ -43,7 +43,7 @@ from sej.codec import Candidate, decode_many, find_candidate, measure, message_s
 from sej.codec.format import HEAD_SIZE, INT32, INT32_SIZE, MAX_KEY_SIZE, MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError
 from sej.journal.directory import Directory, Segment
-from sej.system.disk import File, open_existing
+from sej.system.disk import File, open_existing, pieces
 
 ANY_REACH: Final = 1 << 50
 """Starting there, any offset is reachable."""
@@ -338,13 +338,8 @@ def keep(directory: Directory, file: File, position: int, size: int, name: str) 
     while directory.disk.status(path := directory.at("kept", name + (f".{number}" if number else ""))) is not None:
         number += 1
     with directory.disk.open(path, "new") as copy:
-        end = position + size
-        while position < end:
-            data = file.read(min(_WINDOW_BYTES, end - position), position)
-            if not data:
-                break
+        for data in pieces(file, position, position + size):
             copy.write(data)
-            position += len(data)
         copy.sync()
     return os.fspath(path)
 

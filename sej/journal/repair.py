@@ -36,11 +36,10 @@ from sej.journal.recovery import Damage, Plan, Run, good_end, keep, plan_between
 from sej.journal.retention import readers_lock
 from sej.journal.tail import sync_segment
 from sej.journal.writer_lock import WriterLock
-from sej.system.disk import File, Tolerated, open_existing
+from sej.system.disk import File, Tolerated, open_existing, pieces
 from sej.system.logs import WARNING, record
 from sej.system.sealed import SealedFile, whole
 
-_COPY_BYTES: Final = 1 << 20
 _INTENT_BYTES: Final = 1 << 26
 _NEAR_BYTES: Final = 1 << 16
 """Damaged bytes at most this far apart are kept as one piece of the file, named by its position."""
@@ -331,7 +330,8 @@ class _Work:
             directory.disk.unlink(staged)
             with directory.disk.open(staged, "new") as copy:
                 for run in group:
-                    _copy(file, run, copy)
+                    for data in pieces(file, run.start, run.end):
+                        copy.write(data)
                 with Tolerated():  # retention by age would only wait longer
                     copy.set_time(file.status().mtime_ns)
                 copy.sync()
@@ -339,14 +339,6 @@ class _Work:
         directory.disk.mkdir(directory.at("txn"))
         _intent(directory).store({"segment": segment.first_offset, "runs": names, "last": last})
         _finish_repair(directory)
-
-
-def _copy(file: File, run: Run, target: File) -> None:
-    position = run.start
-    while position < run.end:
-        data = file.read(min(_COPY_BYTES, run.end - position), position)
-        target.write(data)
-        position += len(data)
 
 
 def _intent(directory: Directory) -> SealedFile:

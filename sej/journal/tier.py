@@ -30,7 +30,7 @@ from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, SejError
 from sej.journal.directory import Directory, Segment
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk, File, open_existing
+from sej.system.disk import Disk, File, open_existing, pieces
 from sej.system.sealed import SealedFile, whole
 
 READER: Final = "cold-tier"
@@ -197,7 +197,7 @@ class Tier:
             raise _wrong(segment, "is missing")
         with file:
             size, found = file.size(), 0
-            for data in _contents(file, size):
+            for data in pieces(file, 0, size):
                 found = crc32c(data, found)
             if size != listed.size:
                 raise _wrong(segment, f"has {size} bytes, expected {listed.size}")
@@ -268,13 +268,6 @@ def _list_file(directory: Directory) -> SealedFile:
     return directory.sealed("the list of a cold tier", way_out, "tier.json", max_bytes=_LIST_BYTES)
 
 
-def _contents(file: File, size: int) -> Iterator[bytes]:
-    position = 0
-    while position < size and (data := file.read(_READ_BYTES, position)):
-        yield data
-        position += len(data)
-
-
 class _Folder:
     """Objects as files, on any mounted file system."""
 
@@ -301,7 +294,7 @@ class _Folder:
 
     def _read(self, file: File) -> Iterator[bytes]:
         with file:
-            yield from _contents(file, file.size())
+            yield from pieces(file)
 
     def sizes(self) -> dict[str, int]:
         statuses = {name: self._disk.status(os.path.join(self._path, name)) for name in self._disk.list(self._path)}

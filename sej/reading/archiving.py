@@ -31,7 +31,7 @@ from sej.journal.retention import Retention, clean, readers_lock
 from sej.journal.tier import READER, Archived, Listed, Tier, fetched
 from sej.reading.offset import Offset
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, pieces
 from sej.system.paths import absolute_path
 
 _DELETED: Final = "deleted before they were archived, by a limit for readers or in spite of this one"
@@ -130,10 +130,8 @@ def restore(path: str | os.PathLike[str], *, disk: Disk = OS) -> list[str]:
             temporary, place = directory.at("tmp", "restored"), directory.segment(segment.first_offset).path
             disk.unlink(temporary)
             with disk.open(fetched(segment), "read") as source, disk.open(temporary, "temp") as copy:
-                position = 0
-                while data := source.read(_CHUNK_BYTES, position):
+                for data in pieces(source):
                     copy.write(data)
-                    position += len(data)
                 copy.sync()
             disk.rename(temporary, place)
             restored.append(place)

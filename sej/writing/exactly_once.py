@@ -41,7 +41,7 @@ from sej.journal.directory import Directory, check_name
 from sej.journal.segment import SegmentReader
 from sej.message import BytesLike, Message
 from sej.system.checksum import crc32c
-from sej.system.disk import Disk
+from sej.system.disk import Disk, pieces
 from sej.system.sealed import SealedFile
 
 _T = TypeVar("_T")
@@ -271,10 +271,9 @@ class Batches:
 
     def _crc(self, path: str) -> int:
         with self._disk.open(path, "read") as file:
-            crc = position = 0
-            while data := file.read(1 << 20, position):
+            crc = 0
+            for data in pieces(file):
                 crc = crc32c(data, crc)
-                position += len(data)
             return crc
 
     # --- the files in txn/
