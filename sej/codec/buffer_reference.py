@@ -77,17 +77,7 @@ class Buffer:
         payload = as_bytes(value, "value")
         label = as_bytes(key, "key")
         check_message(label, payload, type, 0 if timestamp is None else timestamp)
-        self._require_open()  # without the lock: in a forked child its holder may not exist
-        inside = self._is_inside()
-        with self._lock:
-            self._begin(1, expected, inside)
-            try:
-                offset = self._put(payload, label, type, time.time_ns() if timestamp is None else timestamp)
-                if len(self._data) - self._drained >= self.limit:
-                    self._run_drain()
-            finally:
-                self._busy = False
-            return offset
+        return self._append([(payload, label, type, timestamp)], expected).start
 
     def append_many(
         self,
@@ -111,23 +101,28 @@ class Buffer:
         for name, size in (("keys", len(labels)), ("type", len(types)), ("timestamp", len(timestamps))):
             if size != count:
                 raise ValueError(f"{name} must have {count} entries, one for each value, got {size}")
-        for index in range(count):
-            check_message(labels[index], payloads[index], types[index], timestamps[index])
-        self._require_open()
+        rows = list(zip(payloads, labels, types, timestamps, strict=True))
+        for payload, label, kind, time_ns in rows:
+            check_message(label, payload, kind, time_ns)
+        return self._append(rows, expected)
+
+    def _append(self, rows: Sequence[tuple[bytes, bytes, int, int | None]], expected: int) -> range:
+        """Encode rows of values, keys, types and timestamps, which are checked; drain where a limit is reached."""
+        self._require_open()  # without the lock: in a forked child its holder may not exist
         inside = self._is_inside()
         with self._lock:
-            self._begin(count, expected, inside)
+            self._begin(len(rows), expected, inside)
             first = self.offset
             try:
-                for index in range(count):
-                    self._put(payloads[index], labels[index], types[index], timestamps[index])
+                for value, key, type, timestamp in rows:
+                    self._put(value, key, type, time.time_ns() if timestamp is None else timestamp)
                     if len(self._data) - self._drained >= self.batch_limit:
                         self._run_drain()
                 if len(self._data) - self._drained >= self.limit:
                     self._run_drain()
             finally:
                 self._busy = False
-            return range(first, first + count)
+            return range(first, first + len(rows))
 
     def extend(self, data: BytesLike, run: Run, start: int) -> None:
         """Append encoded messages: data[start:run.position], which :func:`measure` found good.
@@ -283,7 +278,7 @@ class Buffer:
         """The bytes since the last clear."""
         return len(self._data)
 
-    def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> int:
+    def _put(self, value: bytes, key: bytes, type: int, timestamp: int) -> None:
         offset = self.offset
         data = self._data
         message = b"".join(
@@ -303,7 +298,6 @@ class Buffer:
         self.last_timestamp = timestamp
         data += message
         self.offset = offset + 1
-        return offset
 
 
 class Handle:

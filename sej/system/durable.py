@@ -118,8 +118,7 @@ class KeptPosition:
             The position; the beginning of the file if the record is missing, damaged or of another file, as in a copy.
         """
         self.lost = None
-        data = self._read(stay=alone)
-        there = None if data is None else _parse(data)
+        there = _parse(self._read(stay=alone))
         if there is not None and there[0] == name:
             _, inode, position, offset, head = there
             status = status or file.status()
@@ -146,8 +145,9 @@ class KeptPosition:
         try:
             of = self._of
             if of is None or of.file is not file or of.position < HEAD_BYTES or position < HEAD_BYTES:
-                if (of is None or of.file is not file) and _is_later(self._read(), name):
-                    return
+                there = _parse(self._read()) if of is None or of.file is not file else None
+                if there is not None and there[0] > name:
+                    return  # another process has ended this segment
                 of = self._of = _Known(file, file.status().inode, _head(file, position), position)
             body = BODY.pack(MAGIC, name, of.inode, position, offset, of.head)
             record = body + CHECK.pack(crc32c(body))
@@ -207,15 +207,9 @@ class KeptPosition:
         return file.read(RECORD_SIZE, 0)
 
 
-def _is_later(record: bytes | None, name: int) -> bool:
-    """Return whether a record is of a later segment: another process has ended this one."""
-    there = None if record is None else _parse(record)
-    return there is not None and there[0] > name
-
-
-def _parse(data: bytes) -> tuple[int, int, int, int, int] | None:
-    """Return name, inode, position, offset and head of a record; None if it is damaged."""
-    if len(data) != RECORD_SIZE:
+def _parse(data: bytes | None) -> tuple[int, int, int, int, int] | None:
+    """Return name, inode, position, offset and head of a record; None if it is missing or damaged."""
+    if data is None or len(data) != RECORD_SIZE:
         return None
     magic, name, inode, position, offset, head, check = RECORD.unpack(data)
     if magic != MAGIC or crc32c(data[: BODY.size]) != check:
