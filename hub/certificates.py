@@ -24,8 +24,7 @@ from urllib.parse import quote, unquote
 from sej.checks import PATH, TEXT, optional, require
 from sej.errors import ClosedError, SejError
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path
 
 _LAST_PORT: Final = 65535
 _HOST_PORT: Final = re.compile(r"(?:(?:dns|ipv4|ipv6):/*)?(?:\[[^][]+\]|[^][:/\s]+):([0-9]{1,5})")

@@ -29,8 +29,7 @@ from sej.cli.shared.readers import holder_of
 from sej.cli.shared.text import Moment, as_text, human_duration, human_size, json_row, print_messages, shown
 from sej.codec.format import MAX_OFFSET
 from sej.errors import BadOffsetFileError, NotAJournalError, SejError
-from sej.system.disk import OS, read_small, replace_file
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path, read_small, replace_file
 from sej.system.process import stop_on_signals, wait_for_signal
 
 if TYPE_CHECKING:

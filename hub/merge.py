@@ -32,22 +32,19 @@ from typing import Any, Final, Literal, NamedTuple
 
 from hub.errors import HubError, SourceError
 from hub.naming import Source, find_sources, require_root, source_path
-from sej.checks import CALLABLE, one_of, require
+from sej.checks import CALLABLE, Seconds, one_of, require, seconds
 from sej.codec.format import MAX_OFFSET
-from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory, check_name
-from sej.journal.identity import Incarnation, journal_id
+from sej.journal.directory import Directory, Incarnation, check_name, journal_id
 from sej.journal.segment import CHUNK_BYTES
 from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import OS, Disk, is_scarce, spare_files
+from sej.system.disk import OS, Disk, absolute_path, is_scarce, spare_files
 from sej.system.lifecycle import Closing
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, whole
 from sej.system.watch import Watch, wait_any
 

@@ -18,8 +18,7 @@ from typing import Final, NamedTuple
 from sej.checks import TEXT
 from sej.errors import InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal
-from sej.system.disk import OS, Disk, Status, replace_file
-from sej.system.paths import Resolved, absolute_path
+from sej.system.disk import OS, Disk, Resolved, Status, absolute_path, replace_file
 from shard.names import RECORDS_DIR
 
 MARKER: Final = ".hub"

@@ -42,12 +42,10 @@ from sej.errors import (
     LockedError,
     LockLostError,
 )
-from sej.journal.directory import Directory, check_name
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, check_name, journal_id
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path
 from sej.system.sealed import SealedFile, whole
 
 _log = logging.getLogger(__name__)

@@ -48,10 +48,9 @@ from sej.journal.directory import Directory
 from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
-from sej.system.disk import OS, Disk, spare_files
+from sej.system.disk import OS, Disk, absolute_path, spare_files
 from sej.system.lifecycle import Closing
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 from sej.writing.writer import Writer
 
 _log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from hub.errors import AccessError, UnavailableError
 from hub.naming import check_client
 from sej.checks import ITERABLE, PATH
 from sej.errors import SejError
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 Role = Literal["read", "reader", "write", "append", "view", "change"]
 _log = logging.getLogger(__name__)

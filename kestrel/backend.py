@@ -25,12 +25,11 @@ from kestrel.segmented.files import list_files
 from kestrel.segmented.queue import Queue as SegmentedQueue
 from kestrel.v2.format import MAX_TIME_MS
 from kestrel.v2.queue import Queue
-from sej.checks import options_of, refuse_unknown
-from sej.durations import Seconds
+from sej.checks import Seconds, options_of, refuse_unknown
 from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, WorkQueue, require_known
 from sej.queue.interface.values import PutOptions, Stats
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 _SHARED: Final = ("sync", "disk")
 """The options of a queue that its dead letters have too."""

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple, NoReturn
 from kestrel.errors import BadNameError, BusyError, FailedError, FullError, KestrelError, MissingError, TooLargeError
 from sej.checks import COUNT, SECONDS, TEXT, optional, require
 from sej.errors import LockedError
-from sej.system.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File, absolute_path
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 
 KEPT: Final = "kept"
 WRITER_MAGIC: Final = bytes.fromhex("27642603")

@@ -21,8 +21,7 @@ from kestrel.errors import KestrelError
 from kestrel.fast import Appender, Entry, Fuse, Output
 from kestrel.fast.reference import FAILURES
 from kestrel.files import DURABLE, Place
-from sej.checks import instance_of, refuse_pickling
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, instance_of, refuse_pickling, seconds
 from sej.fork import notice_fork
 from sej.system.disk import File
 from sej.system.durable import KeptPosition, renew

@@ -15,9 +15,8 @@ from zlib import crc32
 from hub.certificates import absolute_address, is_loopback
 from hub.errors import UnavailableError
 from pipeline.options import OptionError, Options
-from sej.checks import TEXT, instance_of, optional, require
+from sej.checks import TEXT, backoff, instance_of, optional, require
 from sej.cli.shared.text import human_duration
-from sej.durations import backoff
 
 if TYPE_CHECKING:
     from hub.readers import Kept

@@ -25,7 +25,7 @@ from pipeline.reading.planning import count, total
 from pipeline.reading.remote import listed_on
 from pipeline.writing.target import Target
 from sej.checks import ITERABLE
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 from shard.committing import last_number, wrote
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
-from sej.durations import parse_duration
+from sej.checks import parse_duration
 from sej.errors import SejError
 from shard.routing import MAX_BITS
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pipeline.options import OptionError
-from sej.system.disk import OS
+from sej.system.disk import OS, around
 from sej.system.locks import host_name
-from sej.system.paths import around
 
 _NO_CLIENT = re.compile(r"Class \S+ not found|No FileSystem for scheme")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")

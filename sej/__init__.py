@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sej.errors import TruncatedError as TruncatedError
     from sej.errors import UnsupportedError as UnsupportedError
     from sej.errors import WriterFailedError as WriterFailedError
-    from sej.journal.gaps import Gap as Gap
+    from sej.journal.directory import Gap as Gap
     from sej.journal.recovery import Recovery as Recovery
     from sej.journal.repair import Problem as Problem
     from sej.journal.repair import Repair as Repair
@@ -79,7 +79,7 @@ else:
             "QueueNotFoundError", "ResultGoneError", "RetriesExhaustedError", "SejError", "TruncatedError",
             "UnsupportedError", "WriterFailedError",
         ),
-        "sej.journal.gaps": ("Gap",),
+        "sej.journal.directory": ("Gap",),
         "sej.journal.view": ("Journal",),
         "sej.journal.retention": ("Retention",),
         "sej.message": ("FIRST", "LAST", "NO_TIMESTAMP", "Message"),

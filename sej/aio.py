@@ -32,14 +32,12 @@ import sej.reading.consumer
 import sej.reading.offset
 import sej.reading.scanner
 import sej.writing.writer
-from sej.checks import CALLABLE, PATH, options_of, refuse_pickling, refuse_unknown
-from sej.durations import Seconds
+from sej.checks import CALLABLE, PATH, Seconds, options_of, refuse_pickling, refuse_unknown
 from sej.errors import ClosedError
-from sej.journal.directory import Directory
-from sej.journal.identity import wait_for_journal
+from sej.journal.directory import Directory, wait_for_journal
 from sej.message import FIRST, LAST, BytesLike, Message, Start
 from sej.reading.attempts import InterruptError
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 __all__ = ["Consumer", "Offset", "Scanner", "Writer"]
 

@@ -23,12 +23,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
-from sej.checks import Rule, between, instance_of, one_of, optional, require
-from sej.durations import Seconds, seconds
+from sej.checks import Rule, Seconds, between, instance_of, one_of, optional, require, seconds
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError
 from sej.journal.directory import is_journal, journals_in
-from sej.system.disk import OS, Disk
-from sej.system.paths import Resolved, absolute_path
+from sej.system.disk import OS, Disk, Resolved, absolute_path
 from sej.system.watch import Watch, wait_any
 from shard.routing import MAX_BITS, BytesLike, Hash, index_of
 

@@ -26,8 +26,7 @@ from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, Disk, read_small
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, Disk, absolute_path, read_small
 from shard.names import INDEX_DIGITS, RECORDS_DIR, Path, split_name
 from shard.routing import HASHES, Hash, RouteError, index_of
 

@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, Self
 
-from sej.checks import START, one_of, refuse_pickling, require
+from sej.checks import START, Seconds, one_of, refuse_pickling, require, seconds
 from sej.codec.format import NO_TIMESTAMP
-from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, JournalNotFoundError, OffsetBeyondEndError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory, check_name, containing, is_journal
-from sej.journal.gaps import Gap
+from sej.journal.directory import Directory, Gap, check_name, containing, is_journal
 from sej.journal.index import IndexFile
 from sej.journal.segment import CHUNK_BYTES, SegmentReader
 from sej.journal.tail import Tail

@@ -28,17 +28,15 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from sej.checks import handler_of, require
-from sej.durations import Seconds, backoff, seconds
+from sej.checks import Seconds, backoff, handler_of, require, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
 from sej.journal.directory import Directory, check_name
 from sej.message import FIRST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.offset import Offset
-from sej.system.disk import OS, Disk, spare_files
+from sej.system.disk import OS, Disk, absolute_path, spare_files
 from sej.system.locks import NumberedLocks
 from sej.system.logs import INFO, record
-from sej.system.paths import absolute_path
 from shard.names import TREE, WORKERS_DIR, Path
 from shard.scanner import Sources
 

@@ -15,14 +15,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from sej.checks import POSITIVE_SECONDS, options_of, reason_of, refuse_unknown, require
-from sej.durations import Seconds, seconds
+from sej.checks import POSITIVE_SECONDS, Seconds, options_of, reason_of, refuse_unknown, require, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, Item, WorkQueue, require_known
 from sej.queue.interface.values import Backoff, PutOptions, Stats
-from sej.system.disk import OS
-from sej.system.paths import absolute_name
+from sej.system.disk import OS, absolute_name
 from textqueue.claims.claim import Claim
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import MessageStatus

@@ -21,17 +21,17 @@ from sej.checks import (
     PATH,
     POSITIVE_SECONDS,
     TEXT,
+    Seconds,
     instance_of,
     optional,
     refuse_pickling,
     require,
+    seconds,
     with_methods,
 )
-from sej.durations import Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.clock import SYSTEM, Clock
-from sej.system.disk import OS, Disk
-from sej.system.paths import absolute_name, absolute_path
+from sej.system.disk import OS, Disk, absolute_name, absolute_path
 from textqueue.claims.claim import Claim, claiming
 from textqueue.claims.drain import OnceWriter, drain
 from textqueue.editing.append import New, append

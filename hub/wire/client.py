@@ -37,9 +37,8 @@ from hub.wire.frames import (
     to_wire,
 )
 from hub.wire.status import COMPRESSED, ORIGINAL, HandshakeError, from_rpc_error
-from sej.checks import COUNT, TEXT, instance_of, optional, require
+from sej.checks import COUNT, TEXT, Seconds, instance_of, optional, require, seconds
 from sej.codec import decode_many, encode
-from sej.durations import Seconds, seconds
 from sej.errors import ClosedError, DecodeError, SejError
 from sej.fork import notice_fork, watch_forks
 from sej.message import Message

@@ -30,18 +30,15 @@ from hub.errors import AccessError, ConflictError, GapError, NotSupportedError, 
 from hub.naming import check_journal
 from hub.wire.client import JournalState
 from hub.wire.status import DirectoryUnavailableError
-from sej.checks import TEXT, optional, require, with_methods
-from sej.durations import Seconds, backoff, seconds
+from sej.checks import TEXT, Seconds, backoff, optional, require, seconds, with_methods
 from sej.errors import ClosedError, InvalidNameError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import UNFINISHED, Directory, check_name, is_journal, journals_in
-from sej.journal.identity import Incarnation
+from sej.journal.directory import UNFINISHED, Directory, Incarnation, check_name, is_journal, journals_in
 from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.reading.offset import Offset
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, absolute_path
 from sej.system.lifecycle import Closing
-from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 
 _log = logging.getLogger(__name__)

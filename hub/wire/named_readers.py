@@ -21,8 +21,7 @@ from hub.naming import Source, check_journal
 from hub.readers import MAX_LEASE_S, Kept
 from hub.wire import hub_pb2 as pb
 from hub.wire.client import Client
-from sej.checks import OFFSET, TEXT, instance_of, optional, refuse_pickling, require
-from sej.durations import Seconds, backoff, seconds
+from sej.checks import OFFSET, TEXT, Seconds, backoff, instance_of, optional, refuse_pickling, require, seconds
 from sej.errors import (
     ClosedError,
     CorruptionError,

@@ -21,9 +21,7 @@ from sej.codec import decode_many
 from sej.codec.format import INT32_SIZE, MAX_OFFSET, OVERHEAD_SIZE
 from sej.errors import CorruptionError, FileTypeError, JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory
-from sej.journal.gaps import count_messages
-from sej.journal.identity import Incarnation, journal_id
+from sej.journal.directory import Directory, Incarnation, count_messages, journal_id
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.system.disk import OS

@@ -24,8 +24,7 @@ from hub.tokens import Tokens
 from hub.wire.access import Guard
 from hub.wire.frames import BATCH_BYTES, MAX_MESSAGE_BYTES
 from hub.wire.service import Limits, Service
-from sej.checks import PATH, POSITIVE_SECONDS, between, instance_of, optional, require
-from sej.durations import Seconds, seconds
+from sej.checks import PATH, POSITIVE_SECONDS, Seconds, between, instance_of, optional, require, seconds
 from sej.fork import notice_fork, watch_forks
 from sej.system.disk import spare_files
 from sej.system.lifecycle import Closing

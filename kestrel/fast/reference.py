@@ -33,7 +33,7 @@ from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kestrel.errors import FailedError, ShutError
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, seconds
 from sej.errors import ClosedError, LockLostError
 from sej.fork import notice_fork, watch_forks
 

@@ -25,9 +25,8 @@ from kestrel.fast import Entry, Table
 from kestrel.files import MAGIC_SIZE, OURS, READER_MAGIC, WRITER_MAGIC, Place, open_file, stamp_of
 from kestrel.reading import Format, Pinned, Reading, Source, opened
 from kestrel.segmented.format import END_BYTE, PUT, PUTS, READ_DONE, READ_HEAD, Item, Record, decode, ids_of, item_of
-from sej.checks import DISK, FLAG, PATH, require
-from sej.system.disk import OS, Disk, File
-from sej.system.paths import absolute_path
+from sej.checks import FLAG, require
+from sej.system.disk import OS, Disk, File, absolute_path
 
 _BLOCK: Final = 1 << 18
 BEYOND_END: Final = "there are bytes after the zero byte that ends the file"
@@ -91,7 +90,7 @@ def read_writer_file(path: str | os.PathLike[str], *, beyond_zeros: bool = False
         DamageError: the bytes at its position are not a record; everything before was yielded.
         MissingError: the file does not exist.
     """
-    require(path=(path, PATH), beyond_zeros=(beyond_zeros, FLAG), disk=(disk, DISK))
+    require(path=path, disk=disk, beyond_zeros=(beyond_zeros, FLAG))
     return _items(absolute_path(path), beyond_zeros, disk)
 
 
@@ -141,7 +140,7 @@ def read_reader_file(path: str | os.PathLike[str], *, disk: Disk = OS) -> Bookma
         DamageError: it is not a reader file, or damaged; ``segmented.load`` takes what is good of it.
         MissingError: the file does not exist.
     """
-    require(path=(path, PATH), disk=(disk, DISK))
+    require(path=path, disk=disk)
     with open_file(absolute_path(path), disk) as file:
         bookmark, damage = read_bookmark(file)
     if damage is not None or bookmark is None:

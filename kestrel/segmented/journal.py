@@ -25,8 +25,7 @@ from kestrel.segmented.files import BEYOND_END, Listing, WriterFile, after_zeros
 from kestrel.segmented.format import PUT_EXPIRING_HEAD, Item, encode_done, encode_head
 from kestrel.tail import Sync, Tail
 from sej.fork import notice_fork
-from sej.system.disk import replace_file
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path, replace_file
 
 _MOST: Final = 1 << 62
 _MOST_S: Final = 1e9

@@ -22,8 +22,7 @@ from kestrel.segmented.format import MAX_DATA_SIZE, MAX_ID, Item, encode_put
 from kestrel.segmented.journal import LEAST_BYTES, Journal
 from kestrel.segmented.reader import Reader, Rules
 from kestrel.tail import OpenQueue, Sync, end
-from sej.checks import COUNT, between, optional, require
-from sej.durations import Seconds, seconds
+from sej.checks import COUNT, Seconds, between, optional, require, seconds
 from sej.system.disk import OS, Disk
 
 _TIME: Final = optional(between(-(2**63), 2**63 - 1))

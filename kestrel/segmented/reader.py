@@ -20,7 +20,7 @@ from kestrel.reading import Cursor, Reading, Source
 from kestrel.segmented.files import Bookmark, items_of
 from kestrel.segmented.format import Item, encode_done, encode_head
 from kestrel.segmented.journal import BookmarkFile, Journal
-from sej.durations import Seconds
+from sej.checks import Seconds
 from sej.system.disk import File
 
 

@@ -41,9 +41,8 @@ from kestrel.reading import Format, Pinned, Reading, Source, opened
 from kestrel.tail import Sync, Tail
 from kestrel.v2.format import ADD_XID, CONTINUE, LAYOUTS, PLAIN, REMOVE_TENTATIVE, STATE_DUMP, Operation, decode
 from sej.checks import COUNT, one_of, optional, require
-from sej.system.disk import OS, Disk, File
+from sej.system.disk import OS, Disk, File, absolute_path
 from sej.system.logs import WARNING, record
-from sej.system.paths import absolute_path
 
 Dialect = Literal["auto", "classic", "2.4"]
 """What opcode 8 means: look; the document's STATE_DUMP; the CONTINUE of Kestrel 1.3 and 2.1 to 2.4.8."""

@@ -22,8 +22,7 @@ from kestrel.v2.contents import Contents, Sizes
 from kestrel.v2.format import MAX_ITEM_SIZE, MAX_TIME_MS
 from kestrel.v2.items import Counters, Item, Row, item_of
 from kestrel.v2.journal import DIALECT, Dialect
-from sej.checks import between, optional, require, with_methods
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, between, optional, require, seconds, with_methods
 from sej.system.disk import OS, Disk
 
 _EXPIRY: Final = between(0, MAX_TIME_MS)

@@ -33,7 +33,7 @@ from pipeline.schemas import kept_schema
 from pipeline.values import value_columns
 from pipeline.writing.sink import batch_sink, stream_sink
 from sej.errors import SejError
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 _CREATED: Final = "provider"
 """Spark adds this member to the options of ``CREATE TABLE``."""

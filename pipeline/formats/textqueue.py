@@ -28,9 +28,8 @@ from pipeline.paths import paths_of
 from pipeline.reading.rows import TextEntries
 from pipeline.writing.sink import BatchSink, Columns, StreamSink
 from pipeline.writing.target import batch_name, stream_name
-from sej.system.disk import OS
+from sej.system.disk import OS, absolute_path
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 from sej.system.sealed import SealedFile, whole
 from textqueue import MessageStatus, TextQueue
 from textqueue.editing.append import require_valid

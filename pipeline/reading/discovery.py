@@ -20,11 +20,9 @@ from hub.naming import is_root
 from pipeline.options import OptionError
 from pipeline.paths import local_path
 from sej.errors import JournalNotFoundError, NotAJournalError, SejError
-from sej.journal.directory import Directory, is_journal, journals_in
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, is_journal, journal_id, journals_in
 from sej.journal.segment import Place
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path
 from shard.names import RECORDS_DIR, Found, Layout, entry, existing, find, recognize
 
 _log = logging.getLogger("pipeline")

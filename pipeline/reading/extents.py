@@ -18,8 +18,7 @@ from typing import Final, Literal, NamedTuple
 from pipeline.reading.discovery import Origin, Slice, discover, short_id
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory, Segment, containing
-from sej.journal.gaps import count_messages
+from sej.journal.directory import Directory, Segment, containing, count_messages
 from sej.journal.index import IndexFile
 from sej.journal.segment import Place
 from sej.journal.tail import Tail

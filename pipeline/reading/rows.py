@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pipeline.columns import KESTREL, TEXTQUEUE
 from pipeline.options import EPOCH, OptionError
 from sej.errors import CorruptionError
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

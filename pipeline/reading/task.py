@@ -28,8 +28,7 @@ from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory
-from sej.journal.gaps import Gap
+from sej.journal.directory import Directory, Gap
 from sej.system.disk import OS
 from sej.system.locks import host_name
 

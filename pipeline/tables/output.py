@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from pipeline.options import OptionError
 from sej.message import text_or_b64
-from sej.system.disk import OS, full_disk_advice, is_full
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path, full_disk_advice, is_full
 
 SUFFIXES: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "table"}
 _CONTROLS: Final = {number: f"\\x{number:02x}" for number in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}

@@ -44,9 +44,8 @@ from sej.errors import CorruptionError, LockedError, SejError
 from sej.journal.directory import Directory
 from sej.journal.tail import sync_up_to
 from sej.reading.offset import read_offset
-from sej.system.disk import OS
+from sej.system.disk import OS, absolute_path
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 
 _PART: Final = re.compile(r"part-(\d{12})\.parquet")
 _LEFT: Final = re.compile(r"\.part-\d{12}\.parquet\.[0-9a-f]{32}\.tmp")

@@ -36,8 +36,7 @@ from pipeline.tables.table import (
     with_values,
 )
 from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
-from sej.checks import TEXT, between, optional, refuse_pickling, require
-from sej.durations import Seconds, seconds
+from sej.checks import TEXT, Seconds, between, optional, refuse_pickling, require, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.message import FIRST
 from sej.reading.offset import Offset, read_offset

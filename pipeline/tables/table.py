@@ -34,10 +34,8 @@ from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, cond
 from pipeline.values import value_columns, value_format
 from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
 from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
-from sej.journal.directory import Directory
-from sej.journal.gaps import gap_at
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.journal.directory import Directory, gap_at
+from sej.system.disk import OS, absolute_path
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from pipeline.options import OptionError, Options
 from pipeline.paths import is_address, local_path
 from sej.errors import NotAJournalError
 from sej.journal.directory import Directory, journals_in
-from sej.system.disk import OS
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, absolute_path
 from sej.writing.writer import Writer
 from shard.names import Path
 from shard.records import choose_hash, prepare, record_shard, refuse_second, remember_hash

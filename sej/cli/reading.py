@@ -32,8 +32,7 @@ from sej.cli.shared.readers import readers_of, require_reader
 from sej.cli.shared.text import Moment, iso_time, print_messages
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
 from sej.errors import NotAJournalError
-from sej.journal.directory import Directory, containing
-from sej.journal.gaps import read_gaps
+from sej.journal.directory import Directory, containing, read_gaps
 from sej.journal.recovery import find_damage
 from sej.journal.segment import SegmentReader
 from sej.journal.tier import Archived, readable

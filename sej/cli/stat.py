@@ -37,8 +37,7 @@ from sej.cli.shared.text import coloured, human_duration, human_size, iso_time, 
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, NotAJournalError, SejError
 from sej.imports import PACKAGES
-from sej.journal.directory import Directory
-from sej.journal.gaps import read_gaps
+from sej.journal.directory import Directory, read_gaps
 from sej.journal.retention import at_risk
 from sej.journal.tier import Tier
 from sej.journal.view import Journal

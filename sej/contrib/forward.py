@@ -38,12 +38,11 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import sej
-from sej.checks import POSITIVE, TEXT, require
-from sej.durations import Seconds, backoff, seconds
+from sej.checks import POSITIVE, TEXT, Seconds, backoff, require, seconds
 from sej.errors import SejError
 from sej.message import text_or_b64
+from sej.system.disk import absolute_path
 from sej.system.logs import WARNING, record
-from sej.system.paths import absolute_path
 
 __all__ = ["Forwarder"]
 

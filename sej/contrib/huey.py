@@ -28,7 +28,7 @@ from sej.checks import require
 from sej.contrib.opened import PerProcess, queues_in
 from sej.journal.directory import check_name
 from sej.queue.interface.queue import Item
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 __all__ = ["SejHuey", "SejStorage"]
 

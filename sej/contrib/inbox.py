@@ -18,12 +18,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from sej.checks import handler_of, require
+from sej.checks import Seconds, handler_of, require
 from sej.contrib.database import check_table, using
-from sej.durations import Seconds
 from sej.errors import JournalNotFoundError, OffsetBeyondEndError
-from sej.journal.directory import Directory
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, journal_id
 from sej.journal.tail import Tail, sync_up_to
 from sej.message import FIRST, Message, Start
 from sej.reading.consumer import Consumer

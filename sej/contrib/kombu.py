@@ -30,8 +30,8 @@ import sej
 from sej.contrib.opened import PREFETCHED, READER, PerProcess, open_at
 from sej.errors import ClosedError, LeaseLostError, LockedError
 from sej.queue.interface.queue import Item, WorkQueue
+from sej.system.disk import absolute_path
 from sej.system.locks import Lock
-from sej.system.paths import absolute_path
 from sej.system.watch import Watch, wait_any
 
 __all__ = ["Channel", "Transport"]

@@ -13,7 +13,7 @@ from sej.errors import ClosedError
 from sej.journal.retention import Retention
 from sej.queue.interface.queue import WorkQueue
 from sej.queue.journal_queue import JournalQueue
-from sej.system.paths import absolute_path
+from sej.system.disk import absolute_path
 
 
 class _Closes(Protocol):

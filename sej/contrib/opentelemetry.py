@@ -20,8 +20,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 import sej
 from sej.contrib.opened import PerProcess
+from sej.system.disk import absolute_path
 from sej.system.logs import WARNING, record
-from sej.system.paths import absolute_path
 
 __all__ = ["JournalLogExporter", "JournalMetricExporter", "JournalSpanExporter"]
 

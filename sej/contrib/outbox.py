@@ -28,14 +28,13 @@ import time
 from contextlib import closing
 from typing import Any, Final
 
-from sej.checks import instance_of, optional, require
+from sej.checks import Seconds, backoff, instance_of, optional, require, seconds
 from sej.codec.arguments import as_bytes, check_message
 from sej.contrib.database import Postgres, Sqlite, check_table, connect, failure_of, using
-from sej.durations import Seconds, backoff, seconds
 from sej.errors import LockedError
 from sej.message import BytesLike
+from sej.system.disk import absolute_path
 from sej.system.logs import WARNING, record
-from sej.system.paths import absolute_path
 from sej.writing.writer import Writer, check_options
 
 __all__ = ["Outbox", "Relay"]

@@ -2,12 +2,12 @@
 
 The modules, in the order in which they are best read::
 
-    directory, identity, writer_lock     the files of a journal, which one it is, the locks of its writers
+    directory, writer_lock               the files of a journal, which one it is, its gaps; the locks of its writers
     segment, cursor                      messages of one segment, and over all segments
     index                                positions, times and checksums of blocks
     view, tail                           sej.Journal; its end while it grows, and what of it is on the medium
     recovery                             sound, torn or corrupt; which messages of a damaged segment are good
-    repair, gaps                         find damage and repair it, and record what is lost
+    repair                               find damage and repair it
     offset_check                         where readers are, and the checksums of their offsets
     retention                            remove old segments, and which readers hold them
     tier                                 messages that were moved to another disk or an object store

@@ -18,17 +18,8 @@ from typing import Final, Literal, NamedTuple, NoReturn, TypeVar
 
 from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
-from sej.errors import (
-    CorruptionError,
-    DecodeError,
-    JournalNotFoundError,
-    OffsetGapError,
-    OffsetTooSmallError,
-    SejError,
-)
-from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.gaps import Gap, gap_at
-from sej.journal.identity import Incarnation
+from sej.errors import CorruptionError, DecodeError, JournalNotFoundError, OffsetGapError, OffsetTooSmallError, SejError
+from sej.journal.directory import Directory, Gap, Incarnation, Segment, containing, gap_at, is_still
 from sej.journal.index import (
     BLOCK_BYTES,
     Block,

@@ -28,9 +28,17 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sej.codec.format import MAX_OFFSET
 from sej.errors import CorruptionError, LockedError
-from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.gaps import Gap, is_recorded, read_gaps, record_gap
-from sej.journal.identity import journal_id
+from sej.journal.directory import (
+    Directory,
+    Gap,
+    Segment,
+    containing,
+    is_recorded,
+    is_still,
+    journal_id,
+    read_gaps,
+    record_gap,
+)
 from sej.journal.index import BlockIndex, IndexFile, read_blocks
 from sej.journal.recovery import Damage, Plan, Run, good_end, keep, plan_between
 from sej.journal.retention import readers_lock

@@ -31,8 +31,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Self
 
-from sej.checks import require
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, require, seconds
 from sej.errors import BadOffsetFileError, CorruptionError, InvalidNameError, SejError
 from sej.journal.directory import Directory, Segment, containing
 from sej.journal.index import IndexFile

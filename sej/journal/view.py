@@ -11,14 +11,11 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sej.checks import COUNT, DISK, TIMESTAMP, instance_of, require
+from sej.checks import COUNT, DISK, TIMESTAMP, Seconds, instance_of, require
 from sej.codec import decode
 from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
-from sej.durations import Seconds
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
-from sej.journal.directory import Directory, Segment, containing, is_still
-from sej.journal.gaps import is_recorded, read_gaps
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, Segment, containing, is_recorded, is_still, journal_id, read_gaps
 from sej.journal.index import BlockIndex, IndexFile
 from sej.journal.offset_check import kept_offsets
 from sej.journal.recovery import corruption_at, good_end, last_message

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from sej.checks import refuse_pickling, require
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, refuse_pickling, require, seconds
 from sej.errors import ClosedError, InvalidMessageError, LeaseLostError, QueueFullError
 from sej.queue.interface.queue import LOOK_S, Item, WorkQueue, require_queue
 from sej.queue.interface.values import Stats

@@ -27,11 +27,10 @@ from sej.queue.log.ready_queue import KeyOrder, Kinds
 from sej.queue.log.state import LIMITED, QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
-from sej.system.disk import File, Tolerated, is_full, of_system
+from sej.system.disk import File, Resolved, Tolerated, is_full, of_system
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
-from sej.system.paths import Resolved
 from sej.system.watch import Watch, wait_any
 from sej.writing.shared_writer import SharedOptions, SharedWriter
 

@@ -27,6 +27,7 @@ from sej.checks import (
     POSITIVE,
     POSITIVE_SECONDS,
     SECONDS,
+    Seconds,
     between,
     instance_of,
     one_of,
@@ -35,8 +36,8 @@ from sej.checks import (
     reason_of,
     refuse_unknown,
     require,
+    seconds,
 )
-from sej.durations import Seconds, seconds
 from sej.errors import ItemFailedError, LeaseLostError, QueueFullError, ResultGoneError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start

@@ -32,8 +32,7 @@ from sej.queue.log.ready_queue import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
 from sej.system.clock import SYSTEM, Clock
-from sej.system.disk import OS, Disk
-from sej.system.paths import Resolved, absolute_path
+from sej.system.disk import OS, Disk, Resolved, absolute_path
 
 _MORE: Final = 1 << 20
 """So many messages may be appended and taken while the log is read."""

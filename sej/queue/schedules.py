@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from sej.checks import backoff
 from sej.codec import decode_many
-from sej.durations import backoff
 from sej.errors import LockedError, QueueFullError, SejError
 from sej.journal.tail import sync_up_to
 from sej.queue.core import QueueCore

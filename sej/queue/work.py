@@ -17,8 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from sej.checks import between, handler_of, instance_of, is_failure, optional, reason_of, refuse_coroutine, require
-from sej.durations import Seconds, seconds
+from sej.checks import (
+    Seconds,
+    between,
+    handler_of,
+    instance_of,
+    is_failure,
+    optional,
+    reason_of,
+    refuse_coroutine,
+    require,
+    seconds,
+)
 from sej.errors import ClosedError, LeaseLostError, SejError
 from sej.queue.interface.queue import Item, WorkQueue, require_queue
 from sej.queue.interface.values import handled_under

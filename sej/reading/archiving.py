@@ -24,15 +24,12 @@ from sej.checks import require
 from sej.codec import columns
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError, OffsetTooSmallError, SejError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory, Segment
-from sej.journal.gaps import Gap, gap_at, record_gap
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, Gap, Segment, gap_at, journal_id, record_gap
 from sej.journal.retention import Retention, clean, readers_lock
 from sej.journal.tier import READER, Archived, Listed, Tier, fetched
 from sej.reading.offset import Offset
 from sej.system.checksum import crc32c
-from sej.system.disk import OS, Disk, pieces
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, Disk, absolute_path, pieces
 
 _DELETED: Final = "deleted before they were archived, by a limit for readers or in spite of this one"
 _CHUNK_BYTES: Final = 1 << 20

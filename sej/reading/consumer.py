@@ -20,10 +20,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from sej.checks import WAIT, handler_of, require
-from sej.durations import Seconds, backoff, seconds
-from sej.journal.directory import Directory, check_name
-from sej.journal.identity import wait_for_journal
+from sej.checks import WAIT, Seconds, backoff, handler_of, require, seconds
+from sej.journal.directory import Directory, check_name, wait_for_journal
 from sej.message import FIRST, LAST, Message, Start
 from sej.reading.attempts import Attempts
 from sej.reading.dead_letters import letters_path

@@ -25,8 +25,7 @@ from sej.journal.tail import Tail, sync_up_to
 from sej.journal.view import Journal
 from sej.message import Message
 from sej.reading.scanner import Scanner
-from sej.system.disk import OS, Disk
-from sej.system.paths import Resolved
+from sej.system.disk import OS, Disk, Resolved
 from sej.writing.writer import Writer
 
 _REASON_CHARS = 2000

@@ -18,9 +18,8 @@ import shlex
 import threading
 from typing import Final, NamedTuple
 
-from sej.checks import DISK, one_of, require
+from sej.checks import DISK, Seconds, one_of, require, seconds
 from sej.checks import OFFSET as AN_OFFSET
-from sej.durations import Seconds, seconds
 from sej.errors import (
     BadOffsetFileError,
     ClosedError,
@@ -30,8 +29,7 @@ from sej.errors import (
     OffsetTooSmallError,
     SejError,
 )
-from sej.journal.directory import Directory
-from sej.journal.identity import wait_for_journal
+from sej.journal.directory import Directory, wait_for_journal
 from sej.journal.offset_check import (
     After,
     check_reader,

@@ -15,13 +15,10 @@ from itertools import chain, islice
 from operator import length_hint
 from typing import Final, Literal
 
-from sej.checks import POSITIVE, START, WAIT, one_of, require
-from sej.durations import Seconds, seconds
+from sej.checks import POSITIVE, START, WAIT, Seconds, one_of, require, seconds
 from sej.errors import ClosedError
 from sej.journal.cursor import Cursor
-from sej.journal.directory import Directory
-from sej.journal.gaps import Gap
-from sej.journal.identity import wait_for_journal
+from sej.journal.directory import Directory, Gap, wait_for_journal
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import FIRST, LAST, Message, Start

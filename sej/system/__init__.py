@@ -3,7 +3,7 @@
 The modules, in the order in which they are best read::
 
     disk, file                         every call that opens, writes, syncs or renames a file
-    paths, checksum                    absolute paths, CRC32C
+    checksum                           CRC32C
     locks                              locks that end with their process; the lock of the original SEJ
     lifecycle                          open, failed, closed, forked
     group_commit                       one sync for many threads

@@ -20,7 +20,7 @@ The rules:
   a limit.
 - Nothing is opened, created, renamed or removed through a symbolic link in any part of a path: a user who may write to
   a journal's directory could lead the writes of another user elsewhere. Paths that users pass are resolved before, by
-  :func:`sej.system.paths.absolute_path`.
+  :func:`absolute_path`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from typing import Final, Literal, Protocol
 from sej.errors import CorruptionError, FileTypeError
 from sej.system.file import File as File
 from sej.system.file import OsFile as OsFile
+from sej.system.file import Resolved as Resolved
 from sej.system.file import Status as Status
+from sej.system.file import absolute_path as absolute_path
 from sej.system.file import locate, open_folder, opened, status_of
 from sej.system.file import of_system as of_system
 
@@ -499,3 +501,33 @@ def large_file_advice() -> str:
     if limit == resource.RLIM_INFINITY:
         return "the file has the largest size that its file system allows: use another file system"
     return f"a file of this process may have at most {limit} bytes: raise the limit with `ulimit -f`"
+
+
+_PARTS: Final = frozenset({"gaps", "idx", "jnl", "kept", "ofs", "tmp", "txn"})
+
+
+def absolute_name(path: str | os.PathLike[str]) -> str:
+    """Return a path like :func:`absolute_path`, but with a link in its last part: for files that users replace."""
+    folder, name = os.path.split(os.fspath(path))
+    if not folder and name.startswith("~"):
+        folder = name  # refused
+    return os.path.join(absolute_path(folder), name) if name not in ("", ".", "..") else absolute_path(path)
+
+
+def is_journal(disk: Disk, path: str) -> bool:
+    """Return whether a path is a SEJ directory: it has a directory ``jnl/``."""
+    inside = disk.status(os.path.join(path, "jnl"))
+    return inside is not None and inside.is_dir
+
+
+def around(disk: Disk, path: str) -> str | None:
+    """Return the SEJ directory that a path is inside of, as for ``orders/jnl/x``, where only SEJ may write; or None.
+
+    Symbolic links are followed. Neither the path nor its directories need exist.
+    """
+    inside = os.path.realpath(path)
+    while (parent := os.path.dirname(inside)) != inside:
+        if os.path.basename(inside) in _PARTS and is_journal(disk, parent):
+            return parent
+        inside = parent
+    return None

@@ -70,8 +70,7 @@ from sej.codec.arguments import full
 from sej.codec.format import MAX_OFFSET
 from sej.errors import DecodeError, JournalNotFoundError, LockLostError, SejError, WriterFailedError
 from sej.fork import notice_fork
-from sej.journal.directory import Directory, check_name
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, check_name, journal_id
 from sej.journal.index import BLOCK_BYTES
 from sej.journal.recovery import Recovery
 from sej.journal.writer_lock import Fence, WriterLock
@@ -282,7 +281,7 @@ class JournalAppender:
         self.run_exclusively(self.changing, self._leave_out, offset, reason)
 
     def _leave_out(self, offset: int, reason: str) -> None:
-        from sej.journal.gaps import Gap, record_gap  # here, because few writers need it
+        from sej.journal.directory import Gap, record_gap  # here, because few writers need it
 
         self._check_names()
         self._seal()

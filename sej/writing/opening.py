@@ -36,8 +36,7 @@ from typing import Final
 from sej.codec import Buffer, measure
 from sej.codec.format import NO_TIMESTAMP, OFFSET
 from sej.errors import CorruptionError, LockLostError, NetworkFileSystemError, NotAJournalError, SejError
-from sej.journal.directory import Directory, Segment, is_still
-from sej.journal.identity import ID_SIZE, journal_id
+from sej.journal.directory import ID_SIZE, Directory, Segment, is_still, journal_id
 from sej.journal.index import BLOCK_BYTES, Block, IndexFile, read_blocks
 from sej.journal.recovery import Recovery, find_damage, good_end, keep
 from sej.journal.writer_lock import WriterLock

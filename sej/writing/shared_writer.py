@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypedDict, TypeVar, get_args
 
-from sej.checks import one_of, require_columns
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, one_of, require_columns, seconds
 from sej.journal.directory import Directory
 from sej.journal.retention import Retention
 from sej.journal.writer_lock import Fence, WriterLock

@@ -19,13 +19,14 @@ from sej.checks import (
     POSITIVE_SECONDS,
     WAIT,
     Rule,
+    Seconds,
     instance_of,
     one_of,
     require_columns,
     require_messages,
     require_options,
+    seconds,
 )
-from sej.durations import Seconds, seconds
 from sej.journal.directory import Directory
 from sej.journal.writer_lock import WriterLock
 from sej.message import BytesLike, Message

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import sej as library
+from sej.checks import Seconds
 from sej.cli import main
 from sej.cli.queue import _renewed, _work
-from sej.durations import Seconds
 from tests.cli.command import sej, start
 from tests.queue.support import FakeClock, opened
 from tests.sej.hooks import until

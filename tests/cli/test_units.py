@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sej.checks import parse_duration
 from sej.cli.shared.text import Moment, human_duration, human_size, parse_moment, parse_place, parse_size
-from sej.durations import parse_duration
 
 
 def place_now(text: str) -> int | Moment:

@@ -12,9 +12,7 @@ from hub.merge import read_vector
 from kestrel.transfer import plan_at
 from pipeline.formats.textqueue import _ledger, _load
 from sej.errors import SejError
-from sej.journal.directory import Directory
-from sej.journal.gaps import read_gaps
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, journal_id, read_gaps
 from sej.journal.index import IndexFile
 from sej.journal.offset_check import read_kept
 from sej.journal.writer_lock import Fence

@@ -18,8 +18,7 @@ import pipeline
 import sej
 import textqueue
 from pipeline.tables import table as tables
-from sej.journal.directory import Directory
-from sej.journal.gaps import read_gaps
+from sej.journal.directory import Directory, read_gaps
 from sej.reading.archiving import archive, objects
 from sej.system.disk import OS
 from tests.pipeline.conftest import BASE_NS, fill

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.durations import Seconds
+from sej.checks import Seconds
 from sej.queue.journal_queue import JournalQueue
 from tests.queue.support import FakeClock, values
 from tests.queue.test_interrupts import in_time

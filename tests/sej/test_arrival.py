@@ -14,7 +14,7 @@ import pytest
 
 import sej
 import sej.aio
-import sej.journal.identity
+import sej.journal.directory
 from sej.system.watch import Watch
 from tests.cli.command import sej as command
 from tests.cli.command import start
@@ -87,7 +87,7 @@ def test_what_is_not_a_journal_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_journal_that_is_being_created_is_waited_for(
     waits: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sej.journal.identity, "_GRACE_S", 60.0)
+    monkeypatch.setattr(sej.journal.directory, "_GRACE_S", 60.0)
     (tmp_path / "jnl.lck").touch()  # a writer may have created this much
     with ThreadPoolExecutor(1) as thread:
         opening = thread.submit(_keep, tmp_path, sej.FIRST)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.durations import backoff
+from sej.checks import backoff
 from sej.journal.directory import Directory
 from sej.reading.attempts import Attempts
 from sej.system.disk import OS, Disk, File

@@ -14,8 +14,7 @@ import sej
 import sej.journal.repair
 import sej.journal.retention
 from sej.codec import find_candidate
-from sej.journal.directory import Directory
-from sej.journal.gaps import Gap, count_messages, record_gap
+from sej.journal.directory import Directory, Gap, count_messages, record_gap
 from sej.journal.retention import clean
 from sej.system.disk import OS, OsDisk
 from tests.crash.disk import CrashDisk

@@ -40,8 +40,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
-from sej.checks import POSITIVE_SECONDS, SECONDS
-from sej.durations import Seconds, seconds
+from sej.checks import POSITIVE_SECONDS, SECONDS, Seconds, seconds
 from sej.errors import ClosedError
 from sej.system.disk import File
 from textqueue.editing.message import Message, marking

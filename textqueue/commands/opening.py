@@ -21,9 +21,8 @@ from typing import Any, Final, NoReturn, Protocol
 import click
 
 from sej.cli.shared.command import PATH, Exit
-from sej.system.disk import OS
+from sej.system.disk import OS, absolute_path
 from sej.system.locks import process_host, process_start
-from sej.system.paths import absolute_path
 from textqueue.claims.drain import OnceWriter
 from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile

@@ -45,9 +45,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from sej.system.disk import Disk, File
+from sej.system.disk import Disk, File, absolute_path, around
 from sej.system.locks import end_file_lease
-from sej.system.paths import absolute_path, around
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.editing.proof import Place
 from textqueue.editing.queue_file import ALL, QueueFile

@@ -36,10 +36,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, Self
 
 from sej.fork import notice_fork, watch_forks
-from sej.system.disk import Disk, File
+from sej.system.disk import Disk, File, absolute_name
 from sej.system.lifecycle import owns
 from sej.system.locks import is_current
-from sej.system.paths import absolute_name
 from sej.system.sealed import SealedFile, seal, whole
 from textqueue.errors import FileInUseError, TextQueueError
 from textqueue.format.parser import decode, encode

@@ -14,8 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from sej.checks import require
 from sej.errors import FileTypeError
-from sej.system.disk import OS, Disk, is_mount_point
-from sej.system.paths import absolute_path
+from sej.system.disk import OS, Disk, absolute_path, is_mount_point
 from textqueue.format.grammar import BOM, CONFLICT, CONFLICT_COPY, CONTROLS, MUTEX, RETRIES, MessageStatus
 from textqueue.format.mutex import ROOM, host_of, is_alive, mutex_of
 from textqueue.format.parser import Entry, Stray, decode, name_of, parse, plan_error, retries_of, variables_of

@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from sej.system.disk import Disk
-from sej.system.paths import absolute_name, absolute_path
+from sej.system.disk import Disk, absolute_name, absolute_path
 from sej.system.watch import Watch
 from textqueue.claims.claim import Claimer
 from textqueue.editing.queue_file import Options

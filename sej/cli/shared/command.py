@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from sej.checks import parse_duration
 from sej.cli.shared.text import parse_place, parse_size
-from sej.durations import parse_duration
 from sej.errors import (
     LockedError,
     NotAJournalError,

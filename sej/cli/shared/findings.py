@@ -25,9 +25,7 @@ from sej.codec.format import NO_TIMESTAMP
 from sej.errors import CorruptionError, SejError
 from sej.imports import ADVICE as PACKAGE_ADVICE
 from sej.imports import PACKAGES, foreign
-from sej.journal.directory import Directory
-from sej.journal.gaps import read_gaps
-from sej.journal.identity import journal_id
+from sej.journal.directory import Directory, journal_id, read_gaps
 from sej.journal.index import BLOCK_BYTES, IndexFile, read_blocks
 from sej.journal.repair import Problem
 from sej.journal.retention import at_risk

@@ -13,8 +13,7 @@ import click
 
 from sej.cli.shared.command import AGE, DURATION, PLACE, SIZE, IntRange
 from sej.cli.shared.text import FORMS, Moment, form_named, print_messages, shown
-from sej.journal.directory import Directory
-from sej.journal.gaps import Gap
+from sej.journal.directory import Directory, Gap
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message
@@ -88,7 +87,7 @@ def retention_options(command: Callable[..., None]) -> Callable[..., None]:
 def wait_until_created(directory: Path, timeout: float | None) -> bool:
     """Wait until a journal exists or the reader of the output leaves; return False if it was there already."""
     from sej.cli.shared.command import until_reader_leaves
-    from sej.journal.identity import wait_for_journal
+    from sej.journal.directory import wait_for_journal
 
     with until_reader_leaves():
         return bool(wait_for_journal(Directory(directory, OS), timeout))

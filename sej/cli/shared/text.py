@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from sej.checks import parse_duration
 from sej.codec.format import NO_TIMESTAMP
-from sej.durations import parse_duration
 from sej.message import Message, text_or_b64
 
 _NS: Final = 1_000_000_000

@@ -43,8 +43,8 @@ except ModuleNotFoundError:  # before Django 6
     from django_tasks.utils import normalize_json
 
 import sej
+from sej.checks import seconds
 from sej.contrib.opened import queues_in
-from sej.durations import seconds
 from sej.queue.interface.queue import Item, WorkQueue
 from sej.queue.interface.values import MAX_RESULT_BYTES, QueuedItem
 

@@ -12,8 +12,7 @@ from abc import abstractmethod
 from collections.abc import Hashable
 from typing import Any
 
-from sej.checks import SECONDS, optional, reason_of, require
-from sej.durations import Seconds, seconds
+from sej.checks import SECONDS, Seconds, optional, reason_of, require, seconds
 from sej.errors import ClosedError, LeaseLostError
 from sej.queue.interface.queue import Item, WorkQueue
 from sej.system.watch import Watch

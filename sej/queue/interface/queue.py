@@ -32,6 +32,7 @@ from sej.checks import (
     SECONDS,
     TEXT,
     WAIT,
+    Seconds,
     between,
     instance_of,
     one_of,
@@ -39,8 +40,8 @@ from sej.checks import (
     refuse_pickling,
     refuse_type,
     require,
+    seconds,
 )
-from sej.durations import Seconds, seconds
 from sej.errors import (
     InvalidMessageError,
     ItemFailedError,

@@ -14,8 +14,7 @@ from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from sej.checks import instance_of, one_of, optional, require
-from sej.durations import Seconds, seconds
+from sej.checks import Seconds, instance_of, one_of, optional, require, seconds
 from sej.errors import InvalidMessageError
 from sej.queue.interface.values import MAX_RESULT_BYTES, PutOptions, Serializer, check_headers, decoded
 from sej.system.clock import LONGEST_NS

@@ -21,8 +21,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sej.checks import instance_of, one_of
-from sej.durations import backoff
+from sej.checks import backoff, instance_of, one_of
 from sej.errors import InvalidMessageError
 
 SERIALIZERS: Final = ("json", "msgspec", "pickle")
