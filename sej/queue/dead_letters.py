@@ -161,21 +161,18 @@ class DeadLetterJournal:
         if perhaps_there:
             with suppress(JournalNotFoundError):
                 first = self._first_letter()
-        append_dead_letter(
-            self.path,
+        letter = DeadLetter(
             message,
-            source=source_of(self._directory),
-            reader=self._name,
-            attempts=attempts,
-            reason=reason,
+            source_of(self._directory),
+            self._name,
+            attempts,
+            reason,
             priority=priority,
             expire_s=self._expire_s(message),
             headers=headers_of(self._log.state.headers, message),
-            perhaps_there=perhaps_there,
-            first=first,
-            lock_timeout=_LOCK_S,
-            disk=self._directory.disk,
         )
+        disk = self._directory.disk
+        append_dead_letter(self.path, letter, perhaps_there=perhaps_there, first=first, lock_timeout=_LOCK_S, disk=disk)
 
     def _expire_s(self, message: Message) -> float | None:
         """Return after how many seconds an item expires; None: never.

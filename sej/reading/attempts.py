@@ -19,7 +19,7 @@ from sej.checks import Failure, is_failure, refuse_coroutine
 from sej.errors import LockLostError, RetriesExhaustedError
 from sej.journal.directory import Directory
 from sej.message import Message
-from sej.reading.dead_letters import append_dead_letter, source_of
+from sej.reading.dead_letters import DeadLetter, append_dead_letter, source_of
 from sej.reading.offset import Offset
 from sej.system.disk import File
 from sej.system.logs import WARNING, record
@@ -172,16 +172,8 @@ class Attempts:
                 path=path,
                 offset=offset,
             ) from failure
-        append_dead_letter(
-            dead_letter,
-            message,
-            source=source_of(self._directory),
-            reader=self._name,
-            attempts=attempts,
-            reason=reason,
-            perhaps_there=again,
-            disk=self._disk,
-        )
+        letter = DeadLetter(message, source_of(self._directory), self._name, attempts, reason)
+        append_dead_letter(dead_letter, letter, perhaps_there=again, disk=self._disk)
         kept.commit(offset + 1)
 
     def remove(self) -> None:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from sej.checks import OFFSET, Failure, optional
@@ -42,7 +43,7 @@ class DeadLetter(NamedTuple):
         reader: the reader that could not handle it.
         attempts: the number of attempts.
         reason: the last failure.
-        letter_offset: the offset in the dead-letter journal.
+        letter_offset: the offset in the dead-letter journal; -1 before it is written.
         priority: the item's priority in its queue.
         expire_s: seconds after which the item expires; None: never.
         headers: the item's headers.
@@ -54,7 +55,7 @@ class DeadLetter(NamedTuple):
     reader: str
     attempts: int
     reason: str
-    letter_offset: int
+    letter_offset: int = -1
     priority: int = 0
     expire_s: float | None = None
     headers: Mapping[str, str] = {}
@@ -83,32 +84,18 @@ def _decoded(scanner: Scanner) -> Iterator[DeadLetter]:
 
 def append_dead_letter(
     path: str | os.PathLike[str],
-    message: Message,
+    letter: DeadLetter,
     *,
-    source: str,
-    reader: str,
-    attempts: int,
-    reason: str,
-    priority: int = 0,
-    expire_s: float | None = None,
-    headers: Mapping[str, str] | None = None,
     perhaps_there: bool = False,
     first: int = 0,
     lock_timeout: float | None = None,
     disk: Disk = OS,
 ) -> None:
-    """Write a message to the dead letters, durably.
+    """Write a dead letter, durably.
 
     Args:
         path: the dead-letter journal; created if it is missing.
-        message: the original.
-        source: the original's journal.
-        reader: the reader that could not handle it.
-        attempts: the number of attempts.
-        reason: the last failure; that of an exception has its traceback.
-        priority: the item's priority in its queue.
-        expire_s: seconds after which the item expires; None: never.
-        headers: the item's headers.
+        letter: the letter. If its reason is that of an exception, it gets its traceback.
         perhaps_there: whether an earlier process may have done this just before it died: then the newest letters are
             checked first.
         first: letters before this one do not count then: they were put back.
@@ -119,22 +106,23 @@ def append_dead_letter(
     Raises:
         LockedError: another writer held it for longer.
     """
-    if perhaps_there and _has_letter(path, message, source, reader, first, disk):
+    if perhaps_there and _has_letter(path, letter, first, disk):
         sync_dead_letters(path, disk)  # its writer may have died before its sync
         return
+    message, reason = letter.message, letter.reason
     head: dict[str, object] = {
-        "source": source,
-        "reader": reader,
+        "source": letter.source,
+        "reader": letter.reader,
         "offset": message.offset,
-        "attempts": attempts,
+        "attempts": letter.attempts,
         "reason": reason[:_REASON_CHARS].encode(errors="backslashreplace").decode(),  # a text that can be printed
     }
-    if priority:
-        head["priority"] = priority
-    if expire_s is not None:
-        head["expire_s"] = expire_s
-    if headers:
-        head["headers"] = dict(headers)
+    if letter.priority:
+        head["priority"] = letter.priority
+    if letter.expire_s is not None:
+        head["expire_s"] = letter.expire_s
+    if letter.headers:
+        head["headers"] = dict(letter.headers)
     if isinstance(reason, Failure):
         text = reason.traceback.encode(errors="backslashreplace")
         head["traceback"] = text[-_TRACEBACK_BYTES:].decode(errors="ignore")
@@ -177,19 +165,17 @@ def source_of(directory: Directory) -> str:
     return identity.hex() if identity is not None else os.path.realpath(directory.path)
 
 
-def _has_letter(
-    path: str | os.PathLike[str], message: Message, source: str, reader: str, first: int, disk: Disk
-) -> bool:
-    """Return whether one of the newest letters, from the first one on, is that of this message."""
+def _has_letter(path: str | os.PathLike[str], wanted: DeadLetter, first: int, disk: Disk) -> bool:
+    """Return whether one of the newest letters, from the first one on, is that of the same message."""
     try:
         letters = Journal(path, disk=disk).reversed()
     except JournalNotFoundError:
         return False
-    for _, there in zip(range(_LOOK_BACK), letters, strict=False):
+    for there in islice(letters, _LOOK_BACK):
         if there.offset < first:
             break
         letter = _decode(there, os.fspath(path))
-        if (letter.source, letter.reader, letter.message) == (source, reader, message):
+        if (letter.source, letter.reader, letter.message) == (wanted.source, wanted.reader, wanted.message):
             return True
     return False
 
