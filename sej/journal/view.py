@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sej.checks import COUNT, DISK, TIMESTAMP, Seconds, instance_of, require
 from sej.codec import decode
-from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.codec.format import INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.journal.directory import Directory, Segment, containing, is_recorded, is_still, journal_id, read_gaps
 from sej.journal.index import BlockIndex, IndexFile
@@ -315,39 +315,34 @@ def _offset_behind(file: File, end: int, first_offset: int) -> int:
 
 def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:
     """Yield the messages of one segment before ``end``, where ``due`` would be the next, from the last one on."""
+    data, start = b"", end
+
+    def load(size: int) -> int:
+        """Let data, from start on, have so many bytes before end; return where end is in it."""
+        nonlocal data, start
+        if end - size < start:
+            start = max(end - max(size, _BACK_BYTES), 0)
+            data = file.read(end - start, start)
+        return end - start
+
     while end > 0:
-        start = max(end - _BACK_BYTES, 0)
-        data = file.read(end - start, start)
-        at = len(data)
-        while at >= OVERHEAD_SIZE:
-            size = INT32.unpack_from(data, at - INT32_SIZE)[0]
-            if size < OVERHEAD_SIZE or size > start + at:
-                raise _broken(
-                    file,
-                    start + at,
-                    due,
-                    f"the size field before this position must be the size of a message, got {size}",
-                )
-            if size > at:
-                if start == 0 or at < len(data):
-                    break
-                data, start = (
-                    file.read(size, start + at - size),
-                    start + at - size,
-                )  # one message is larger than the chunk
-                at = len(data)
-            try:
-                found = decode(data, at - size, at)
-            except DecodeError as error:
-                raise _broken(file, start + at, due, error.reason) from error
-            if found is None or found[1] != at or found[0].offset != due - 1:
-                raise _broken(file, start + at, due, "the message before this position is not the expected one")
-            due -= 1
-            at -= size
-            yield found[0]
-        if start + at == end:
+        if end < OVERHEAD_SIZE:
             raise _broken(file, end, due, "there are too few bytes for a message before this position")
-        end = start + at
+        at = load(INT32_SIZE)
+        size = int.from_bytes(data[at - INT32_SIZE : at], signed=True)
+        if not OVERHEAD_SIZE <= size <= end:
+            reason = f"the size field before this position must be the size of a message, got {size}"
+            raise _broken(file, end, due, reason)
+        at = load(size)
+        try:
+            found = decode(data, at - size, at)
+        except DecodeError as error:
+            raise _broken(file, end, due, error.reason) from error
+        if found is None or found[1] != at or found[0].offset != due - 1:
+            raise _broken(file, end, due, "the message before this position is not the expected one")
+        due -= 1
+        end -= size
+        yield found[0]
     if due != segment.first_offset:
         raise _broken(file, 0, due, f"the segment must start with offset {segment.first_offset}, by its name")
 
