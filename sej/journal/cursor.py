@@ -20,21 +20,13 @@ from sej.codec import Columns
 from sej.codec.format import MAX_OFFSET, OFFSET, OFFSET_SIZE, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, JournalNotFoundError, OffsetGapError, OffsetTooSmallError, SejError
 from sej.journal.directory import Directory, Gap, Incarnation, Segment, containing, gap_at, is_still
-from sej.journal.index import (
-    BLOCK_BYTES,
-    Block,
-    BlockIndex,
-    IndexFile,
-    check_block,
-    checksum_error,
-    is_content,
-    verify_block,
-)
+from sej.journal.index import BLOCK_BYTES, Block, BlockIndex, IndexFile, error_in, is_content
 from sej.journal.recovery import Run, find_damage, frame_end, is_torn, plan_between, what_is_wrong
 from sej.journal.retention import why_removed
 from sej.journal.segment import CHUNK_BYTES, Place, Room, SegmentReader
 from sej.journal.tier import Archived, fetched, readable
 from sej.message import Message
+from sej.system.checksum import crc32c
 from sej.system.disk import Disk
 
 _Found = TypeVar("_Found")
@@ -650,7 +642,7 @@ class Cursor:
         data = memoryview(reader.load(start, run[-1].end))
         for block in run:
             content = data[block.position - start : block.end - start]
-            error = checksum_error(block, content, reader.path)
+            error = block.error(crc32c(content), reader.path)
             if error is not None:
                 reader.unload(block.position)  # it is checked again when the reader is there
                 return error if is_content(block, content) or self._index.is_followed(reader.file, block) else None
@@ -659,21 +651,17 @@ class Cursor:
 
     def _check_large(self, reader: SegmentReader, block: Block) -> CorruptionError | None:
         """Check a block without loading it, for a caller that limits memory; otherwise like :meth:`_check_run`."""
-        if self._is_sound(reader, block):
-            try:
-                verify_block(reader.file, block)
-            except CorruptionError as error:
-                return error
+        if not self._index.belongs(reader.file, block):
+            return None
+        error = error_in(reader.file, block)
+        if error is None:
             self._blocks.pop()
-        return None
+        return error
 
     def _is_likely(self, reader: SegmentReader, block: Block) -> bool:
         """Return False if an entry is stale although it is of a normal size: a stale one must not take much memory."""
-        return block.end - block.position <= self._chunk_bytes + BLOCK_BYTES or self._is_sound(reader, block)
-
-    def _is_sound(self, reader: SegmentReader, block: Block) -> bool:
-        """Return whether an entry belongs to the segment, or one directly after it does."""
-        return check_block(reader.file, block) or self._index.is_followed(reader.file, block)
+        is_small = block.end - block.position <= self._chunk_bytes + BLOCK_BYTES
+        return is_small or self._index.belongs(reader.file, block)
 
     def _adjacent(self, reader: SegmentReader) -> list[Block]:
         """Return the next block, and those directly after it that are in the same chunk."""

@@ -84,6 +84,18 @@ class Block(NamedTuple):
         """The offset after it."""
         return self.first_offset + self.messages
 
+    def error(self, found: int, path: str) -> CorruptionError | None:
+        """Return the error if the CRC32C that was found is not that of the bytes that were written."""
+        if found == self.crc32c:
+            return None
+        return CorruptionError(
+            f"messages {self.first_offset} to {self.next_offset - 1} (bytes {self.position} to {self.end}) have"
+            f" CRC32C {found:08x}, expected {self.crc32c:08x}: the disk changed them",
+            path=path,
+            position=self.position,
+            offset=self.first_offset,
+        )
+
     def pack(self) -> bytes:
         """Return the entry as stored in the file."""
         body = ENTRY_BODY.pack(*self, 0)
@@ -236,35 +248,12 @@ def _names(data: bytes | memoryview, offset: int, timestamp: int, start: int = 0
     return MESSAGE_HEAD.unpack_from(data, start)[:2] == (offset, timestamp)
 
 
-def verify_block(file: File, block: Block) -> None:
-    """Check a block's bytes against the checksum that was written.
-
-    Raises:
-        CorruptionError: they differ.
-    """
+def error_in(file: File, block: Block) -> CorruptionError | None:
+    """Return the error of a block whose bytes in the file are not those that were written; None: they are."""
     found = 0
     for data in pieces(file, block.position, block.end):
         found = crc32c(data, found)
-    error = _error_of(block, found, file.path)
-    if error is not None:
-        raise error
-
-
-def checksum_error(block: Block, data: bytes | memoryview, path: str) -> CorruptionError | None:
-    """Return the error of a block with these bytes; None if they are those that were written."""
-    return _error_of(block, crc32c(data), path)
-
-
-def _error_of(block: Block, found: int, path: str) -> CorruptionError | None:
-    if found == block.crc32c:
-        return None
-    return CorruptionError(
-        f"messages {block.first_offset} to {block.next_offset - 1} (bytes {block.position} to {block.end}) have"
-        f" CRC32C {found:08x}, expected {block.crc32c:08x}: the disk changed them",
-        path=path,
-        position=block.position,
-        offset=block.first_offset,
-    )
+    return block.error(found, file.path)
 
 
 def _split(data: bytes) -> Iterator[bytes]:
@@ -295,6 +284,8 @@ def _bisect(file: File, key: Key, wanted: int) -> tuple[int, Block | None, Block
 
     None if there is no entry, or a bad one was met.
     """
+    if file.read(HEAD_SIZE, 0) != HEAD:
+        return None
     low, high = 0, (file.size() - HEAD_SIZE) // ENTRY_SIZE
     below = found = None
     while low < high:
@@ -342,25 +333,23 @@ class IndexFile:
             index = BlockIndex(self._first_offset, index.blocks[: len(index.blocks) // 2])
         return index
 
-    def sound_blocks(self, segment_file: File) -> list[Block]:
-        """Return every entry that is whole and belongs to the segment, whatever the others are: for checking."""
-        found: list[Block] = []
-        for block in self._read(segment_file):
-            if (
-                block is not None
-                and (not found or block.position >= found[-1].end)
-                and (check_block(segment_file, block) or self.is_followed(segment_file, block))
-            ):
-                found.append(block)
-        return found
-
     def changed_blocks(self, segment_file: File) -> Iterator[tuple[Block, CorruptionError]]:
-        """Yield the sound blocks whose bytes are not those that were written, and the error of each."""
-        for block in self.sound_blocks(segment_file):
-            try:
-                verify_block(segment_file, block)
-            except CorruptionError as error:
-                yield block, error
+        """Yield each block whose bytes are not those that were written, and its error.
+
+        Every entry counts that is whole and belongs to the segment, whatever the others are.
+        """
+        end = 0
+        for block in self._read(segment_file):
+            if block is None or block.position < end:
+                continue
+            if self.belongs(segment_file, block):
+                end = block.end
+                if (error := error_in(segment_file, block)) is not None:
+                    yield block, error
+
+    def belongs(self, segment_file: File, block: Block) -> bool:
+        """Return whether an entry belongs to the segment, by its own messages or by the entries after it."""
+        return check_block(segment_file, block) or self.is_followed(segment_file, block)
 
     def is_followed(self, segment_file: File, block: Block) -> bool:
         """Return whether an entry directly after a block belongs to the segment.
@@ -387,7 +376,7 @@ class IndexFile:
             return []
         with file.closing():
             size = segment_file.size()
-            bisected = _bisect(file, "end", position + 1) if position and file.read(HEAD_SIZE, 0) == HEAD else None
+            bisected = _bisect(file, "end", position + 1) if position else None
             entries = _entries(file, size, 0 if bisected is None else bisected[0], most)
             return list(islice((each for each in entries if each is not None and each.end > position), most))
 
@@ -405,10 +394,10 @@ class IndexFile:
         if file is None:
             return None
         with file.closing():
-            bisected = _bisect(file, key, wanted) if file.read(HEAD_SIZE, 0) == HEAD else None
-            if bisected is None:
-                return None
-            _, below, found = bisected
+            bisected = _bisect(file, key, wanted)
+        if bisected is None:
+            return None
+        _, below, found = bisected
         if found is None:
             found = below
         else:  # unordered entries must not move a reader forwards: the found one must follow the passed ones

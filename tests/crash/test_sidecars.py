@@ -106,7 +106,7 @@ def _index(path: Path) -> list[Any]:
     try:
         return [
             *index.load(file).blocks,
-            *index.sound_blocks(file),
+            *(block for block, _ in index.changed_blocks(file)),
             *index.load_end(file)[1].blocks,
             index.find(file, "next_offset", 1),
         ]
