@@ -193,8 +193,14 @@ class Directory:
         Raises:
             CorruptionError: a segment's name exceeds the largest offset.
         """
+        names: list[str] | None = None
+        while names is None:
+            try:
+                names = self.disk.list(self.jnl)
+            except (FileNotFoundError, NotADirectoryError):
+                self.require()  # or it was created meanwhile
         prefix = self.jnl + os.sep
-        found = [Segment(int(name[:_DIGITS], 16), prefix + name) for name in self._inside() if _is_segment(name)]
+        found = [Segment(int(name[:_DIGITS], 16), prefix + name) for name in names if _is_segment(name)]
         if found and found[-1].first_offset > MAX_OFFSET:
             raise CorruptionError(
                 f"offset {found[-1].first_offset} in the file's name exceeds the largest offset; move this file out"
@@ -205,15 +211,7 @@ class Directory:
 
     def foreign(self) -> list[str]:
         """Return names in ``jnl/`` that are not segments: the original's scanner fails on them."""
-        return [name for name in self._inside() if not _is_segment(name)]
-
-    def _inside(self) -> list[str]:
-        """Return the names in ``jnl/``."""
-        while True:
-            try:
-                return self.disk.list(self.jnl)
-            except (FileNotFoundError, NotADirectoryError):
-                self.require()  # or it was created meanwhile
+        return [name for name in self.names("jnl") if not _is_segment(name)]
 
 
 def _is_segment(name: str) -> bool:

@@ -337,14 +337,8 @@ def why_removed(directory: Directory, offset: int) -> str:
         return "".join(
             f"; {_text(f'reader {name!r}', each)}" for name, each in passed.items() if each["offset"] == offset
         )
-    except (
-        SejError,
-        OSError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ):  # the error is about the messages, not this file
-        return ""
+    except (SejError, OSError, LookupError, TypeError, AttributeError):
+        return ""  # the error is about the messages, not this file
 
 
 def _text(whom: str, passed: dict[str, Any]) -> str:

@@ -244,9 +244,8 @@ class Offset(Closing):
                 self._keep(end)  # LAST means this end, not the end at the next opening
                 return end
             return Journal(self.path, disk=self._disk).first_offset if isinstance(default, Start) else default
-        self._disk.sync_dir(
-            os.path.dirname(self._file_path)
-        )  # the process that kept it may have died before its name was durable
+        # The process that kept it may have died before its name was durable.
+        self._disk.sync_dir(self._directory.at("ofs"))
         wrong = misplaced(self._directory, kept, after, self._tail)
         if wrong is None:
             self._after = after
