@@ -11,7 +11,7 @@ import errno
 from typing import Final
 
 from sej.errors import OffsetBeyondEndError
-from sej.journal.directory import Directory, Segment, containing
+from sej.journal.directory import Directory, Segment
 from sej.journal.index import IndexFile
 from sej.journal.recovery import corruption_at, find_damage, good_end, last_message
 from sej.journal.segment import Place
@@ -28,14 +28,17 @@ class Tail:
     """The end of a journal; each call walks only the messages that are new since the last one.
 
     For callers that need it often: kept offsets, the hub, Spark's streams.
+
+    Attributes:
+        segment: the last segment, after the last call; None if there was none.
     """
 
-    __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "_segment")
+    __slots__ = ("_directory", "_due", "_identity", "_last", "_position", "segment")
 
     def __init__(self, directory: Directory) -> None:
         """Create it; nothing is read yet."""
         self._directory = directory
-        self._segment: Segment | None = None
+        self.segment: Segment | None = None
         self._identity: tuple[int, int] | None = None
         self._position = self._due = 0
         self._last = (0, b"")
@@ -69,7 +72,7 @@ class Tail:
                 continue  # a rotation and retention came between: read again
             with file:
                 if not self._is_known(segments[-1], file):
-                    self._segment, self._identity = segments[-1], file.status().identity
+                    self.segment, self._identity = segments[-1], file.status().identity
                     self._position, self._due = IndexFile(self._directory, segments[-1]).end(file)
                     self._last = 0, b""
                 before = self._position
@@ -93,9 +96,9 @@ class Tail:
         Returns:
             None if the messages up to this offset are not there.
         """
-        if self._segment is None or self._identity is None:
+        if self.segment is None or self._identity is None:
             return None
-        file = open_existing(self._directory.disk, self._segment.path, "read")
+        file = open_existing(self._directory.disk, self.segment.path, "read")
         if file is None:
             return None
         with file:
@@ -112,7 +115,7 @@ class Tail:
         start, head = self._last
         status = file.status()
         return (
-            (segment, status.identity) == (self._segment, self._identity)
+            (segment, status.identity) == (self.segment, self._identity)
             and status.size >= self._position
             and file.read(len(head), start) == head
         )
@@ -133,8 +136,6 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         OffsetBeyondEndError: the journal ends before offset.
         OSError: the sync failed.
     """
-    segments = directory.segments()
-    at = containing(segments, offset - 1)
     tail = tail or Tail(directory)
     end = tail.end_offset()
     past = tail.past_damage(offset) if offset > end else None
@@ -144,20 +145,21 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
             path=directory.path,
             offset=offset,
         )
-    if at < 0 or at != len(segments) - 1 or offset <= segments[at].first_offset:
-        return
+    segment = tail.segment
+    if segment is None or offset <= segment.first_offset:
+        return  # the segments before the last one were synced
     writable = True
     try:
-        file = directory.disk.open(segments[at].path, "edit")
+        file = directory.disk.open(segment.path, "edit")
     except FileNotFoundError:
         return  # sealed and removed in the meantime
     except OSError as error:  # a reader may sync what it may not write, if the system allows it
         if error.errno not in _READ_ONLY:
             raise
-        file, writable = directory.disk.open(segments[at].path, "read"), False
+        file, writable = directory.disk.open(segment.path, "read"), False
     with file:
         kept = directory.kept_position()
-        known = kept.load(file, segments[at].first_offset)
+        known = kept.load(file, segment.first_offset)
         if not known.position:
             directory.sync_names()
         if known.offset >= offset:
@@ -168,7 +170,7 @@ def sync_up_to(directory: Directory, offset: int, tail: Tail | None = None) -> N
         if writable:
             renew(directory.disk, file, known.position, place.position)
             if past is None:  # the next opening would take a stored position for sound, and pass the damage
-                kept.store(file, segments[at].first_offset, place.position, end)
+                kept.store(file, segment.first_offset, place.position, end)
         else:
             file.sync()
 
