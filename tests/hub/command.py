@@ -11,7 +11,7 @@ from tests.hub.support import ROOT
 @functools.cache
 def _forkserver() -> Forkserver:
     """One for all tests of a run. To import gRPC takes longer than most commands."""
-    imported = ("sej.cli.app", "hub.cli", "hub.serving", "hub.wire.client", "hub.wire.server")
+    imported = ("sej.cli.app", "hub.cli", "hub.wire.client", "hub.wire.server")
     return Forkserver(*imported, options=["-W", "error"], env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
