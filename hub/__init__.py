@@ -10,7 +10,7 @@ The modules, in the order in which they are best read::
     merge                                  all journals as one stream, and what of it is committed
     overview                               what is there, and how long it stays
     tokens, certificates                   who may call
-    cli, serving, credentials              sej hub; sej hub serve; the options of a connection
+    cli, credentials                       sej hub; the options of a connection
     errors, asgi                           the errors; a server of ASGI applications
     wire, http, page                       gRPC; HTTP with JSON; the web page
 """

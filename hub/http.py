@@ -43,7 +43,7 @@ from hub.certificates import ServerTLS, absolute_address, is_loopback, require_p
 from hub.errors import AccessError, ConflictError
 from hub.naming import Source
 from hub.wire import hub_pb2 as pb
-from hub.wire.answers import Answer
+from hub.wire.access import Answer
 from hub.wire.frames import from_wire
 from hub.wire.server import Server
 from hub.wire.status import HTTP_STATUSES, BusyError, CallEndedError, TooLargeError

@@ -5,9 +5,9 @@ modules, in the order in which they are best read::
 
     client, server, service                a connection; the server; its calls, as calls of hub.Store
     frames, status                         messages, columns and errors as bytes
-    reading, answers, named_readers        reading from a hub; memory and threads of its calls; named readers
+    reading, named_readers                 reading from a hub; named readers
     copier                                 copies journals
-    access                                 who may call what
+    access                                 who may call what; memory and threads of the calls
     metrics                                Prometheus
     hub_pb2                                generated from hub.proto
 """

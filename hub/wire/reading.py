@@ -2,7 +2,7 @@
 
 Reading does not use the writers: each call has a cursor of its own, so that a reader never delays a producer. Messages
 are read in pieces of PIECE_BYTES. A larger message is read alone, and its size is known before, so the memory of a call
-can be bounded (:mod:`hub.wire.answers`).
+can be bounded (:mod:`hub.wire.access`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hub.errors import UnavailableError
 from hub.naming import Source
 from hub.store import Store
 from hub.wire import hub_pb2 as pb
-from hub.wire.answers import LEAST_BYTES, Lease
+from hub.wire.access import LEAST_BYTES, Lease
 from hub.wire.frames import get_response, large_get_response
 from hub.wire.status import TooLargeError
 from sej.codec import decode_many

@@ -150,7 +150,7 @@ class Server(Closing):
         watch_forks(self)
         keep_freed_up_to(2 * BATCH_BYTES)
         self._server = grpc.server(
-            self.service.other_calls,
+            self.service.lane("look"),  # for other services, such as health
             handlers=[self.service],
             options=[
                 ("grpc.max_receive_message_length", max_message_bytes),

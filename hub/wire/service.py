@@ -4,7 +4,7 @@ Every call is checked by the guard before the store sees it, and every error bec
 (:mod:`hub.wire.access`). Requests and answers are bytes here; see :mod:`hub.wire.frames`.
 
 Readers cannot delay writers: each kind of call has its own threads, and the answers to readers share one budget of
-memory (:mod:`hub.wire.answers`). A thread of this module checks every second the answers that wait for their callers.
+memory (:mod:`hub.wire.access`). A thread of this module checks every second the answers that wait for their callers.
 
 A Copy call appends on one thread, and syncs and acknowledges on another. During a sync the next chunks are appended
 already, so the disk and the network work concurrently; each sync is followed by one acknowledgement. Appending stops
@@ -29,8 +29,7 @@ from hub.naming import Source, check_client
 from hub.readers import MAX_LEASES, Place, Readers
 from hub.store import Counts, Store
 from hub.wire import hub_pb2 as pb
-from hub.wire.access import Call, Guard
-from hub.wire.answers import Answer, Answers, Lane, Lease
+from hub.wire.access import Answer, Answers, Call, Guard, Lane, Lease
 from hub.wire.frames import from_wire, open_copy_request, open_stage_request, parse, read_response, rows_response
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.status import BusyError
@@ -166,11 +165,6 @@ class Service(grpc.GenericRpcHandler):
         run: Any = partial(call)
         run.experimental_thread_pool = self._lanes[lane]  # gRPC reads it
         self._methods[f"/hub.Hub/{name}"] = self._lanes[lane], make(run, None, Answer.taken)
-
-    @property
-    def other_calls(self) -> Lane:
-        """The threads of other services, such as health."""
-        return self._lanes["look"]
 
     def lane(self, name: str) -> Lane:
         """Return the threads of a kind of call.
