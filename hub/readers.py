@@ -27,6 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -103,21 +104,27 @@ class Holder(NamedTuple):
     lease_s: float
 
 
+@dataclass
 class _Held:
-    """A reader of a journal that a program has."""
+    """A reader of a journal that a program has.
 
-    def __init__(self, holder: str, lease_s: float = -1.0, until: float = 0.0, identity: str = "") -> None:
-        self.holder = holder
-        self.identity = identity
-        """The journal's, in hex, when the reader was taken; empty: it had none."""
-        self.lease_s = lease_s
-        self.until = until
-        self.offset: Offset | None = None
-        """None: the lease has ended, or the hub was restarted."""
-        self.value: int | None = None
-        """The offset after the last call; None: not known since the hub was started."""
-        self.is_gone = False
-        """True if the journal was removed or re-created, with the offset: the holder must take the reader again."""
+    Attributes:
+        holder: the program.
+        lease_s: the seconds of its lease.
+        identity: the journal's, in hex, when the reader was taken; empty: it had none.
+        until: when the lease ends.
+        offset: None: the lease has ended, or the hub was restarted.
+        value: the offset after the last call; None: not known since the hub was started.
+        is_gone: True if the journal was removed or re-created, with the offset: the holder must take the reader again.
+    """
+
+    holder: str
+    lease_s: float = -1.0
+    identity: str = ""
+    until: float = 0.0
+    offset: Offset | None = None
+    value: int | None = None
+    is_gone: bool = False
 
     def release(self) -> None:
         """Release the lock."""
@@ -132,7 +139,7 @@ class _Name:
     def __init__(self, recorded: list[_Row], started: float) -> None:
         self.recorded = recorded
         self.held = {
-            source: _Held(holder, lease_s, started + lease_s, identity)
+            source: _Held(holder, lease_s, identity, started + lease_s)
             for source, holder, lease_s, identity in recorded
         }
 
@@ -216,31 +223,28 @@ class Readers:
 
     def _take(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
         source, start, reset = place
-        held, now = name.held.get(source), self._clock()
-        if held is not None and held.holder != holder and held.until > now:
-            raise ReaderHeldError(
-                f"reader {reader!r} of {source} is held by {_shown(held.holder)}, whose lease ends in"
-                f" {held.until - now:.0f} s unless it is renewed; stop that program, wait, or use another name"
-            )
-        if held is not None:
-            held.release()  # opened again: the journal may have been re-created
-            if held.holder != holder:
-                held = None
+        old, now = name.held.get(source), self._clock()
+        is_new = old is None or old.holder != holder
+        if old is not None:
+            if is_new and old.until > now:
+                raise ReaderHeldError(
+                    f"reader {reader!r} of {source} is held by {_shown(old.holder)}, whose lease ends in"
+                    f" {old.until - now:.0f} s unless it is renewed; stop that program, wait, or use another name"
+                )
+            old.release()  # opened again: the journal may have been re-created
         path = self._check(reader, source)
-        if held is None:
+        if is_new:
             if self.held >= MAX_LEASES:
                 raise UnavailableError(f"the hub already has {MAX_LEASES} leases of readers; try again later")
             if OS.status(os.path.join(path, "ofs", f"{reader}.ofs")) is None:
                 self._store.admit(source.client, _READER_BYTES)  # an estimate: no count of files has them
-            held = _Held(holder)
-        held.offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
-        name.held[source] = held
         identity = _identity(path)
-        held.lease_s, held.until, held.identity = lease_s, self._clock() + lease_s, identity
+        offset = self._open(reader, source, FIRST if start is None else start, rewind=reset)
+        held = name.held[source] = _Held(holder, lease_s, identity, self._clock() + lease_s, offset)
         if reset and start is not None:
-            held.offset.reset(start)
-        held.value, held.is_gone = held.offset.value, False
-        return Kept(held.value, read_offset(path, reader) is not None)
+            offset.reset(start)
+        held.value = offset.value
+        return Kept(offset.value, read_offset(path, reader) is not None)
 
     def _renew(self, reader: str, name: _Name, holder: str, lease_s: float, place: Place) -> Kept:
         source = place.source
@@ -326,7 +330,8 @@ class Readers:
     def _named(self, reader: str) -> Iterator[_Name]:
         """Return a name for one call, which no other thread uses; what the call has changed is recorded."""
         with self._lock_of(check_name(reader, "a reader's name")):
-            path = self._path(reader)
+            folder = os.path.join(self._store.root, _FOLDER)
+            path = os.path.join(folder, f"{reader}.json")
             name = self._names.get(reader) or self._names.setdefault(reader, _Name(_read(path), self._started))
             try:
                 yield name
@@ -335,7 +340,9 @@ class Readers:
                     (source, held.holder, held.lease_s, held.identity) for source, held in sorted(name.held.items())
                 ]
                 if rows != name.recorded:
-                    _record(path, rows)
+                    if OS.status(folder) is None:
+                        OS.mkdir(folder)
+                    _file(path).store({"format": 1, "holders": [[*source, *rest] for source, *rest in rows]})
                     name.recorded = rows
                 if not rows:
                     del self._names[reader]
@@ -362,16 +369,6 @@ class Readers:
 
     def _drop(self, name: _Name, source: Source) -> None:
         name.held.pop(source).release()
-
-    def _path(self, reader: str) -> str:
-        return os.path.join(self._store.root, _FOLDER, f"{reader}.json")
-
-
-def _record(path: str, rows: list[_Row]) -> None:
-    if OS.status(os.path.dirname(path)) is None:
-        OS.mkdir(os.path.dirname(path))
-    holders = [[*source, *rest] for source, *rest in rows]
-    _file(path).store({"format": 1, "holders": holders})
 
 
 def holders(root: str) -> dict[Source, dict[str, Holder]]:
