@@ -438,7 +438,8 @@ def test_requests_hold_bounded_memory_and_must_come(
     made.putheader("content-length", "400001")
     made.endheaders(b"x" * 400_000)
     if stall_s > 1:
-        until(lambda: served.ask("POST", ORDERS, b"x" * 200_000)[0] == 429)
+        until(lambda: served.http._held == 2 * 400_000)  # else the request that asks first could have the memory
+        assert served.ask("POST", ORDERS, b"x" * 200_000)[0] == 429
         made.close()
     else:
         answer = made.getresponse()
@@ -470,7 +471,9 @@ def test_a_killed_hub_has_every_acknowledged_message_once(tmp_path: Path, port: 
     served = Killed("--address", "127.0.0.1:0", "--http", f"127.0.0.1:{port}", tmp_path / "hub")
     clients, count = ("EWR", "JFK", "LGA"), 300
     stored: dict[str, list[int]] = {client: [] for client in clients}
-    threads = [threading.Thread(target=produce, args=(port, each, count, stored[each])) for each in clients]
+    threads = [
+        threading.Thread(target=produce, args=(port, each, count, stored[each]), daemon=True) for each in clients
+    ]  # daemons: they try again without a limit if the hub does not start
     try:
         for thread in threads:
             thread.start()
