@@ -86,7 +86,10 @@ def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
     batch: list[Message] = []
     size = 0
     for message in messages:
-        each = _weigh(message)
+        require_message(message)
+        if not isinstance(message.offset, int):
+            raise TypeError(f"an offset must be an int, got {message.offset!r}")
+        each = OVERHEAD_SIZE + len(message.key) + len(message.value)
         if batch and (size + each > BATCH_BYTES or len(batch) == _BATCH_MESSAGES):
             yield batch
             batch, size = [], 0
@@ -94,14 +97,6 @@ def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
         size += each
     if batch:
         yield batch
-
-
-def _weigh(message: Message) -> int:
-    """Return the bytes of a message as stored in a journal."""
-    require_message(message)
-    if not isinstance(message.offset, int):
-        raise TypeError(f"an offset must be an int, got {message.offset!r}")
-    return OVERHEAD_SIZE + len(message.key) + len(message.value)
 
 
 def copy_request(
@@ -120,7 +115,7 @@ def open_copy_request(data: bytes) -> tuple[pb.CopyRequest, bytes | memoryview]:
         InvalidMessageError: the bytes cannot be decoded.
         UnavailableError: the messages changed on the way.
     """
-    request, encoded = _open(pb.CopyRequest, data)
+    request, encoded = open_encoded(pb.CopyRequest, data)
     if request.HasField("Checksum") and request.Checksum != crc32c(encoded):
         raise UnavailableError(
             "the messages changed on the way to the hub: their checksum is not the one that the client sent. None was"
@@ -134,16 +129,12 @@ def stage_request(request: pb.StageRequest | pb.CopyRequest, data: bytes | memor
     return b"".join((request.SerializeToString(), bytes((_ENCODED_TAG,)), _varint(len(data)), data))
 
 
-def open_stage_request(data: bytes) -> tuple[pb.StageRequest, bytes | memoryview]:
-    """Return a StageRequest, and the bytes of its field Encoded, which may be left out of it.
+def open_encoded(kind: type[_T], data: bytes) -> tuple[_T, bytes | memoryview]:
+    """Return a message of hub.proto, and the bytes of its field Encoded, which may be left out of it.
 
     Raises:
         InvalidMessageError: the bytes cannot be decoded.
     """
-    return _open(pb.StageRequest, data)
-
-
-def _open(kind: type[_T], data: bytes) -> tuple[_T, bytes | memoryview]:
     found = _split(data)
     if found is None:
         request: Any = parse(kind, data)
@@ -179,15 +170,6 @@ def nested(outer: int, message: ProtobufMessage, inner: int, data: bytes) -> byt
     """
     head = message.SerializeToString() + bytes((inner << 3 | 2,)) + _varint(len(data))
     return b"".join((bytes((outer << 3 | 2,)), _varint(len(head) + len(data)), head, data))
-
-
-def open_read_response(data: bytes) -> bytes | memoryview:
-    """Return the encoded messages of a ReadResponse.
-
-    Raises:
-        InvalidMessageError: the bytes cannot be decoded.
-    """
-    return _open(pb.ReadResponse, data)[1]
 
 
 def _split(data: bytes) -> tuple[bytes, memoryview] | None:
@@ -340,7 +322,7 @@ def open_rows(data: bytes, stop: int, bits: int, *, keys: bool, values: bool) ->
                 raise InvalidMessageError(f"the hub's answer has a column {column} that does not fit {rows.Count} rows")
         yield Rows(rows.Begin, rows.Stop, rows.First, found)
         return
-    chunk = open_read_response(data)
+    chunk = open_encoded(pb.ReadResponse, data)[1]
     position, due = 0, OFFSET.unpack(chunk[:OFFSET_SIZE])[0]
     if stop and due >= stop:  # messages before the stop are missing: the caller must know that the hub looked at them
         yield Rows(due, due, due, columns(chunk, 0, len(chunk), due, 0, keys=False, values=False))

@@ -30,7 +30,7 @@ from hub.readers import MAX_LEASES, Place, Readers
 from hub.store import Counts, Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Answer, Answers, Call, Guard, Lane, Lease
-from hub.wire.frames import from_wire, open_copy_request, open_stage_request, parse, read_response, rows_response
+from hub.wire.frames import from_wire, open_copy_request, open_encoded, parse, read_response, rows_response
 from hub.wire.reading import PIECE_BYTES, Catalog, Get, Reader, find_time, identity
 from hub.wire.status import BusyError
 from sej.errors import InvalidMessageError, InvalidNameError
@@ -374,7 +374,7 @@ class Service(grpc.GenericRpcHandler):
                 yield pb.CopyResponse(NextOffset=offset).SerializeToString()
 
     def _stage(self, data: bytes, context: grpc.ServicerContext) -> pb.StageResponse:
-        request, rows = open_stage_request(data)
+        request, rows = open_encoded(pb.StageRequest, data)
         where = request.Job, request.Task, request.Shard, request.Position
         return pb.StageResponse(Size=self._jobs.stage(self._job_of(request, context), *where, rows))
 
