@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from contextlib import closing, suppress
 
 from hub.errors import ConflictError, DiskLowError, QuotaError
 from hub.naming import STAGING, Source, find_sources, source_path
@@ -45,7 +44,7 @@ def encoded(messages: Sequence[Message]) -> bytes:
 
 
 class Batch:
-    """Messages with consecutive offsets, or their bytes, which are decoded only to compare them.
+    """Encoded messages with consecutive offsets, which are decoded only to compare them.
 
     Attributes:
         first: the first offset.
@@ -54,42 +53,33 @@ class Batch:
         sync: whether they must be durable.
         create: whether they may begin a journal.
         lost_from: if this offset is expected, the messages before these are lost.
-        at_end: whether they get the next offsets instead of their own.
+        at_end: the messages, if they get the next offsets instead of their own.
     """
 
     def __init__(
         self,
-        given: bytes | bytearray | memoryview | list[Message],
+        data: bytes | bytearray | memoryview,
         *,
         sync: bool = True,
         create: bool = True,
         lost_from: int | None = None,
-        at_end: bool = False,
+        at_end: Sequence[Message] = (),
     ) -> None:
         """Take whole messages, at least one, and how to store them: see :class:`hub.Store`.
 
         Raises:
             DecodeError: the bytes are too few for one message.
-            InvalidMessageError: the first offset is beyond the largest one, or a message does not fit the format.
+            InvalidMessageError: the first offset is beyond the largest one.
         """
         self.sync, self.create, self.lost_from, self.at_end = sync, create, lost_from, at_end
         self.known: Sequence[Message] = ()
-        self._messages: list[Message] = []
-        """Not encoded yet: the writer encodes all of them together, which is faster."""
-        self._data: bytes | bytearray | memoryview = b""
-        if isinstance(given, list):
-            if _are_consecutive(given):
-                self._messages, self.first = given, given[0].offset
-                self.size = sum([OVERHEAD_SIZE + len(message.key) + len(message.value) for message in given])
-                return
-            given = encoded(given)
-        if len(given) < OVERHEAD_SIZE:
-            raise DecodeError(f"{len(given)} bytes are too few for a message", position=0)
-        self.first = OFFSET.unpack_from(given)[0]
+        if len(data) < OVERHEAD_SIZE:
+            raise DecodeError(f"{len(data)} bytes are too few for a message", position=0)
+        self.first = OFFSET.unpack_from(data)[0]
         if self.first >= MAX_OFFSET:
             raise _beyond(self.first)
-        self.size = len(given)
-        self._data = given
+        self.size = len(data)
+        self._data = data
 
     def look(self, due: int | None) -> None:
         """Check the batch, and divide it at the expected offset. If it begins there, the writer's own check is enough.
@@ -105,8 +95,6 @@ class Batch:
         first = self.first
         if due == first <= MAX_OFFSET - self.size // OVERHEAD_SIZE:
             return
-        if self._messages:
-            self._data, self._messages = encoded(self._messages), []
         data, size = self._data, len(self._data)
         run = measure(data, 0, size, first, size)
         if run.position != size:
@@ -121,17 +109,10 @@ class Batch:
 
     def append(self, writer: Writer) -> None:
         """Append the messages that are not stored yet; the writer is at the expected offset."""
-        if self._messages:
-            writer.append_messages(self._messages)
+        if self.at_end:
+            writer.append_messages(self.at_end)
         elif self.size:
             writer.end.append_encoded(self._data)
-
-
-def _are_consecutive(messages: list[Message]) -> bool:
-    first: Any = messages[0].offset
-    if not isinstance(first, int) or not 0 <= first < MAX_OFFSET:
-        return False
-    return [message.offset for message in messages] == list(range(first, first + len(messages)))
 
 
 def _beyond(first: int) -> InvalidMessageError:
@@ -147,20 +128,18 @@ def compare(directory: Directory, source: Source, messages: Sequence[Message]) -
     Raises:
         ConflictError: a message differs.
     """
-    index = same = 0
-    cursor = Cursor(directory, messages[0].offset)
-    try:
+    first, index, same = messages[0].offset, 0, 0
+    with closing(Cursor(directory, first)) as cursor:
         while index < len(messages):
             try:
                 stored = cursor.read(len(messages) - index)
             except OffsetTooSmallError as error:
-                index = error.first_available - messages[0].offset
-                cursor.close()
-                cursor = Cursor(directory, error.first_available)
-                continue
+                kept = messages[error.first_available - first :]
+                same += compare(directory, source, kept)[0] if kept else 0
+                break
             if not stored:
                 break
-            index = stored[0].offset - messages[0].offset  # a recorded gap may lie between
+            index = stored[0].offset - first  # a recorded gap may lie between
             sent = messages[index : index + len(stored)]
             if sent != stored[: len(sent)]:
                 at = next(k for k, (mine, theirs) in enumerate(zip(stored, sent, strict=False)) if mine != theirs)
@@ -172,8 +151,6 @@ def compare(directory: Directory, source: Source, messages: Sequence[Message]) -
                 )
             same += len(sent)
             index += len(sent)
-    finally:
-        cursor.close()
     return same, len(messages) - same
 
 

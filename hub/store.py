@@ -24,11 +24,11 @@ import time
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from hub.batch import Batch, Limits, compare
+from hub.batch import Batch, Limits, compare, encoded
 from hub.errors import DiskLowError, GapError, UnavailableError
 from hub.naming import Source, check_client, check_journal, find_sources, make_root, no_such_journal, source_path
 from sej.checks import COUNT, instance_of, optional, require, require_messages
@@ -240,7 +240,7 @@ class Store(Closing):
         batch = require_messages(messages)
         if not batch:
             return self.end_offset(client_id, journal_dir)
-        return self._take(check_journal(client_id, journal_dir), Batch(batch))
+        return self._take(check_journal(client_id, journal_dir), Batch(encoded(batch)))
 
     def put_encoded(
         self,
@@ -290,7 +290,7 @@ class Store(Closing):
         if not found:
             end = self.end_offset(client_id, journal_dir)
             return range(end, end)
-        end = self._take(check_journal(client_id, journal_dir), Batch(found, at_end=True))
+        end = self._take(check_journal(client_id, journal_dir), Batch(encoded(found), at_end=found))
         return range(end - len(found), end)
 
     def sync(self, client_id: str, journal_dir: str) -> int:
@@ -370,10 +370,9 @@ class Store(Closing):
         """
         require(offset=offset, max_messages=max_messages, max_bytes=max_bytes)
         source = check_journal(client_id, journal_dir)
-        cursor = Cursor(self.existing(source), offset)
         found: list[Message] = []
         size = 0
-        try:
+        with closing(Cursor(self.existing(source), offset)) as cursor:
             cursor.check_available()
             while len(found) < max_messages and (batch := cursor.read(max_messages - len(found))):
                 for message in batch:
@@ -381,8 +380,6 @@ class Store(Closing):
                     if max_bytes is not None and size > max_bytes and found:
                         return found
                     found.append(message)
-        finally:
-            cursor.close()
         return found
 
     def end_offset(self, client_id: str, journal_dir: str) -> int:
@@ -489,8 +486,6 @@ class Store(Closing):
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
                 if batch.at_end:
-                    if new and due:  # its messages were encoded for a new one
-                        raise UnavailableError("another process has just created this journal; try again later")
                     batch.first = due
                 if due == batch.lost_from and due < batch.first:
                     writer.end.leave_out(batch.first, "the client lost them before they were copied")

@@ -11,12 +11,13 @@ it cannot do raises :class:`hub.NotSupportedError`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import grpc
 
+from hub.batch import Batch
 from hub.certificates import ClientTLS, absolute_address, is_loopback, keep_unused, out_of_date, use_grpc
 from hub.errors import AccessError, NotSupportedError, UnavailableError
 from hub.jobs import Staged
@@ -31,15 +32,16 @@ from hub.wire.frames import (
     bits_of,
     copy_request,
     from_wire,
-    open_read_response,
+    open_encoded,
     open_rows,
     stage_request,
     to_wire,
 )
 from hub.wire.status import COMPRESSED, ORIGINAL, HandshakeError, from_rpc_error
 from sej.checks import COUNT, TEXT, Seconds, instance_of, optional, require, seconds
-from sej.codec import decode_many, encode
-from sej.errors import ClosedError, DecodeError, SejError
+from sej.codec import encode
+from sej.codec.format import MAX_OFFSET
+from sej.errors import ClosedError, SejError
 from sej.fork import notice_fork, watch_forks
 from sej.message import Message
 from sej.system.lifecycle import Closing
@@ -324,7 +326,7 @@ class Client(Closing):
             SejError: as :meth:`hub.Store.get`; UnavailableError if the connection was lost: continue from there.
         """
         for answer in self._read(journal_dir, offset, stop, client_id, skip, verify):
-            yield open_read_response(answer)
+            yield open_encoded(pb.ReadResponse, answer)[1]
 
     def read_columns(
         self,
@@ -721,15 +723,12 @@ def _next_offset(chunk: bytes) -> int:
     return int.from_bytes(chunk[-int.from_bytes(chunk[-4:], "big") :][:8], "big") + 1
 
 
-def _decoded(chunk: bytes) -> list[Message]:
+def _decoded(chunk: bytes) -> Sequence[Message]:
     """The messages of a chunk, whose offsets are consecutive.
 
     Raises:
         DecodeError: these bytes are not whole messages.
     """
-    first = int.from_bytes(chunk[:8], "big")
-    found, end = decode_many(chunk, 0, len(chunk), first, len(chunk))
-    if end != len(chunk):
-        decode_many(chunk, end, len(chunk), first + len(found), 1)  # raises if the next message is wrong
-        raise DecodeError(f"the last {len(chunk) - end} bytes are not a whole message", position=end)
-    return found
+    batch = Batch(chunk)
+    batch.look(MAX_OFFSET)
+    return batch.known

@@ -30,23 +30,17 @@ from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Guard
-from hub.wire.frames import (
-    copy_request,
-    open_read_response,
-    open_stage_request,
-    stage_request,
-)
+from hub.wire.frames import copy_request, open_encoded, stage_request
 from hub.wire.status import DirectoryUnavailableError, TooLargeError
 from sej.system.disk import OS, File
 from sej.system.locks import Lock
 from tests.cli.inside import inside
 from tests.hub.greedy import OPTIONS, SMALL_WINDOW
-from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES, connected, old_client, old_rows, serving, until
+from tests.hub.transport import Pipe
 from tests.sej.hooks import HookedDisk, Worker
 from tests.sej.support import overwrite, packed, sample, segments
 
-ROOT = Path(__file__).parent.parent.parent
 EDGES = [
     sej.Message(0, sej.NO_TIMESTAMP, 0, b"", b""),
     sej.Message(1, 2**63 - 1, 255, b"k" * 127, b"\x00\xff" * 50),
@@ -155,7 +149,7 @@ def test_a_journal_is_returned_as_stored(tmp_path: Path) -> None:
             list(client.read_encoded("unknown", 0))
         assert [client.find_time("j", messages[at].timestamp) for at in (0, 77)] == [5, 82]
         assert client.find_time("j", messages[-1].timestamp + 1) == 9005
-        assert open_read_response(pb.ReadResponse(Encoded=chunks[0]).SerializeToString()) == chunks[0]
+        assert open_encoded(pb.ReadResponse, pb.ReadResponse(Encoded=chunks[0]).SerializeToString())[1] == chunks[0]
 
 
 def test_a_damaged_journal_is_returned_if_it_is_requested(tmp_path: Path) -> None:
@@ -806,7 +800,7 @@ def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more
     request = stage_request(head, memoryview(data))
     whole = pb.StageRequest(ClientID="a", Job="0f", Task="ab", Shard=1023, Position=position, Encoded=data)
     assert pb.StageRequest.FromString(request) == whole
-    found, rows = open_stage_request(request)
+    found, rows = open_encoded(pb.StageRequest, request)
     assert (found, rows) == (head, data)
     assert type(rows) is memoryview
 
@@ -817,9 +811,9 @@ def test_a_stage_request_is_what_protobuf_reads(data: bytes, position: int, more
         expected = pb.StageRequest.FromString(bytes(odd))
     except ProtobufDecodeError:
         with pytest.raises(sej.InvalidMessageError):
-            open_stage_request(bytes(odd))
+            open_encoded(pb.StageRequest, bytes(odd))
         return
-    found, rows = open_stage_request(bytes(odd))
+    found, rows = open_encoded(pb.StageRequest, bytes(odd))
     assert rows == expected.Encoded
     for each in (found, expected):
         each.ClearField("Encoded")
