@@ -35,7 +35,7 @@ TESTS = (
     "tests/sej/test_watch.py",
     "tests/hub/test_cli.py",
     "tests/hub/test_http.py",
-    "tests/hub/test_metrics.py",
+    "tests/hub/test_monitoring.py",
     "tests/hub/page/test_changes.py",
     "tests/hub/page/test_guard.py",
     "tests/hub/page/test_pages.py",

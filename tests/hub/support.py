@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ import hub
 import sej
 from hub.wire import Client, Server
 from sej import Message
+from tests.forking import Forkserver, Piped
 from tests.sej.support import packed, segments
 
 CERTIFICATES = Path(__file__).parent / "certificates"
@@ -97,3 +100,46 @@ def old_rows(messages: list[Message]) -> str:
     """Return messages as lines for :func:`old_client`."""
     texts = [message._asdict() | {"key": message.key.hex(), "value": message.value.hex()} for message in messages]
     return "".join(json.dumps(text) + "\n" for text in texts)
+
+
+# --- running ``sej hub`` as a program of its own
+
+
+@functools.cache
+def _forkserver() -> Forkserver:
+    """One for all tests of a run. To import gRPC takes longer than most commands."""
+    imported = ("sej.cli.app", "hub.cli", "hub.wire.client", "hub.wire.server")
+    return Forkserver(*imported, options=["-W", "error"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run ``sej hub`` to its end; the caller judges the exit code."""
+    done = _forkserver().run(["sej", "hub", *map(str, words)], stdin=b"")
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+class Killed:
+    """``sej hub serve`` with these words, as a program that is killed, and started again at the same address."""
+
+    def __init__(self, *words: object) -> None:
+        self._words = words
+        self.start()
+
+    def start(self) -> None:
+        self._program = start("serve", *self._words)
+        assert b"serving" in self._program.stdout.readline()
+
+    def kill(self) -> None:
+        self._program.kill()
+        self._program.communicate()
+
+    close = kill
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+def start(*words: object, env: dict[str, str] | None = None) -> Piped:
+    """Start ``sej hub`` with pipes; its standard input is empty. Variables of env are added to the environment."""
+    return _forkserver().pipe(["sej", "hub", *map(str, words)], env=env)

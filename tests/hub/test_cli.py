@@ -14,8 +14,7 @@ from hub.cli import _read_place
 from hub.naming import Source
 from hub.tokens import hash_token
 from hub.wire import Client, Server, Tokens
-from tests.hub.command import run, start
-from tests.hub.support import fill, same_bytes
+from tests.hub.support import fill, run, same_bytes, start
 from tests.sej.hooks import until
 from tests.sej.support import commit, sample, write
 

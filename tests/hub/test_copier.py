@@ -16,11 +16,9 @@ import pytest
 import hub
 import sej
 from hub.wire import Client, Copier, JournalState, Progress, Server, Tokens
-from tests.hub.command import run, start
-from tests.hub.pipe import Pipe
-from tests.hub.support import connected, fill, is_prefix, same_bytes, serving
+from tests.hub.support import connected, fill, is_prefix, run, same_bytes, serving, start
 from tests.hub.support import until as until_true
-from tests.hub.transport import Transport
+from tests.hub.transport import Pipe, Transport
 from tests.sej.hooks import Worker, script
 from tests.sej.support import flip, packed, sample, segments
 
@@ -266,16 +264,6 @@ def test_a_name_that_the_hub_refuses_does_not_stop_the_other_journals(tmp_path: 
                 copier.run_once()
             shutil.rmtree(tmp_path / "tree" / "a name")
             assert copier.run_once() == 0
-
-
-def test_damage_on_the_hub_is_said_to_be_there(tmp_path: Path) -> None:
-    fill(tmp_path / "journal", sample(10))
-    with connected(tmp_path / "hub") as (_, client):
-        assert Copier(tmp_path / "journal", client).run_once() == 10
-    file = tmp_path / "hub" / "client-a.journal" / "jnl" / f"{0:016x}.jnl"
-    flip(file, len(packed(sample(5))) + 3, 0xFF)
-    with connected(tmp_path / "hub") as (_, client), pytest.raises(sej.CorruptionError, match="the hub's copy"):
-        Copier(tmp_path / "journal", client).run_once()
 
 
 def test_a_second_copier_of_one_directory_is_refused(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ import sej
 from hub.http import HttpServer, _Protocol, _send_pieces
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, Server, ServerTLS, Tokens, make_token
-from tests.hub.command import Killed
-from tests.hub.support import CERTIFICATES, ROOT, until
+from tests.hub.support import CERTIFICATES, ROOT, Killed, until
 from tests.sej.support import read_all
 
 ORDERS = "/journals/EWR/orders"

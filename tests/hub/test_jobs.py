@@ -25,8 +25,7 @@ from sej.system.checksum import crc32c
 from sej.system.locks import Lock
 from shard.committing import discard_dead_jobs
 from shard.staging import StagedRowsError
-from tests.hub.command import Killed
-from tests.hub.support import connected
+from tests.hub.support import Killed, connected
 from tests.sej.hooks import HookedDisk
 from tests.sej.support import flip, read_all
 

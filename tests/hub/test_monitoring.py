@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name only metrics and labels that the code exports, and all that it exports."""
+"""The numbers of a server, and the dashboard and alert rules: they name what the code exports, and all of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.request
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ from prometheus_client import generate_latest
 import hub
 import sej
 from hub.wire import Client, Copier, ServerTLS, status
-from hub.wire.metrics import register
+from hub.wire.metrics import register, serve_metrics
 from tests.cli.command import sej as run
-from tests.hub.support import at, fill, serving
-from tests.sej.support import sample, write
+from tests.hub.support import CERTIFICATES, at, fill, serving
+from tests.sej.support import packed, sample, write
 
 MONITORING = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
-CERTIFICATES = Path(__file__).parent / "certificates"
 FOREIGN = {"node_textfile_mtime_seconds": {"file"}}
 """What the node exporter exports."""
 ADDED = {"le"}
@@ -191,3 +191,40 @@ def test_alerts_have_what_people_read() -> None:
     for name, rule in alerts().items():
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}, name
+
+
+# --- the numbers of a server, as prometheus reads them
+
+
+def test_every_number_is_there(tmp_path: Path) -> None:
+    messages = sample(10)
+    with serving(tmp_path) as (_, server), Client(server.address, client_id="a") as client:
+        client.put("j", messages[:6])
+        client.put("j", messages)
+        with pytest.raises(hub.GapError):
+            client.put("j", sample(1, 99))
+        with sej.Offset(tmp_path / "a.j", "report") as offset:
+            offset.commit(4)
+        text = generate_latest(register(server)).decode()
+    for line in (
+        "sej_hub_puts_total 2.0",
+        "sej_hub_messages_total 10.0",
+        "sej_hub_resent_messages_total 6.0",
+        f"sej_hub_bytes_total {float(len(packed(messages)))}",
+        'sej_hub_refusals_total{reason="gap"} 1.0',
+        "sej_hub_open_writers 1.0",
+        "sej_hub_put_seconds_count 2.0",
+        'sej_hub_journal_end_offset{client="a",journal="j"} 10.0',
+        'sej_hub_reader_lag_messages{client="a",journal="j",reader="report"} 6.0',
+        'sej_hub_journal_damaged{client="a",journal="j"} 0.0',
+    ):
+        assert line in text.splitlines(), line
+    assert 'sej_hub_put_seconds_bucket{le="+Inf"} 2.0' in text
+    assert "sej_hub_disk_free_bytes" in text
+
+
+def test_over_http(tmp_path: Path) -> None:
+    with serving(tmp_path) as (_, server):
+        port = serve_metrics(server, 0, journals=False)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b"sej_hub_puts_total 0.0" in answer.read()

@@ -18,8 +18,7 @@ from hub.wire import Client, Reader, Tokens, make_token
 from hub.wire import hub_pb2 as pb
 from hub.wire.named_readers import HeldReaders
 from tests.cli.inside import inside
-from tests.hub.command import Killed
-from tests.hub.support import connected, fill, serving, until
+from tests.hub.support import Killed, connected, fill, serving, until
 from tests.sej.hooks import Worker
 from tests.sej.support import sample, write
 from tests.ticks import Clock

@@ -1,5 +1,8 @@
-"""Columns and times on the wire: a reader gets what it requests, and little else is sent."""
+"""Columns, times and compression on the wire: a reader gets what it requests, and little else is sent."""
 
+from __future__ import annotations
+
+import json
 import random
 import tracemalloc
 from array import array
@@ -9,13 +12,15 @@ from typing import Any
 
 import pytest
 
+import hub
 import sej
-from hub.wire import Client, Rows
+from hub.wire import Client, Copier, Rows, Server
 from hub.wire import hub_pb2 as pb
 from hub.wire.frames import COLUMNS, open_rows, rows_response
+from sej import Message
 from sej.codec import Columns
-from tests.hub.pipe import Pipe
-from tests.hub.support import connected, fill, serving
+from tests.hub.support import connected, fill, same_bytes, serving
+from tests.hub.transport import Pipe
 from tests.sej.support import overwrite, packed, sample
 
 JOURNAL = "j"
@@ -172,18 +177,6 @@ def test_columns_of_a_wrong_length_are_refused(wrong: dict[str, Any]) -> None:
         list(open_rows(answer(**GOOD | wrong), 0, ALL, keys=True, values=True))
 
 
-def test_the_list_counts_messages_without_gaps(tmp_path: Path) -> None:
-    fill(tmp_path / "a.j", messages(100), segment_bytes=2000)
-    first = sorted((tmp_path / "a.j" / "jnl").iterdir())[1]
-    lost = int(sorted((tmp_path / "a.j" / "jnl").iterdir())[2].stem, 16) - int(first.stem, 16)
-    with connected(tmp_path, "a") as (_, client):
-        assert client.journals()[0].messages == 100
-    first.unlink()
-    sej.Journal(tmp_path / "a.j").repair()
-    with connected(tmp_path, "a") as (_, client):
-        assert client.journals()[0].messages == 100 - lost
-
-
 # --- verification
 
 
@@ -215,3 +208,72 @@ def test_messages_after_the_last_checksum_are_read_too(tmp_path: Path) -> None:
             client.put(JOURNAL, [sej.Message(at, at, 0, b"", bytes(200_000))])
             assert len(client.get(JOURNAL, 0, max_bytes=1 << 20)) == at + 1
             assert client.get(JOURNAL, at)[0].offset == at
+
+
+# --- messages that cross the connection compressed, because the client wants that
+
+
+ROWS = [
+    Message(at, at, 0, b"EWR", json.dumps({"carrier": random.Random(at).choice(["UA", "DL"]), "flight": at}).encode())
+    for at in range(20_000)
+]
+SIZE = len(packed(ROWS))
+
+
+class Line(Pipe):
+    """A relay that counts the bytes of both directions."""
+
+    def __init__(self, target: str) -> None:
+        self.sent = 0
+        super().__init__(target, change=self._count)
+
+    def _count(self, data: bytes) -> bytes:
+        self.sent += len(data)
+        return data
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_copier_sends_fewer_bytes_if_it_compresses(tmp_path: Path, compress: bool) -> None:
+    fill(tmp_path / "log", ROWS)
+    with (
+        serving(tmp_path / "hub") as (_, server),
+        Line(server.address) as line,
+        Client(line.address, client_id="a", compress=compress) as client,
+        Copier(tmp_path / "log", client) as copier,
+    ):
+        assert copier.run_once() == len(ROWS)
+    same_bytes(tmp_path / "log", tmp_path / "hub" / "a.log")
+    assert (line.sent < SIZE / 3) == compress
+
+
+READS: dict[str, Callable[[Client], object]] = {
+    "read": lambda client: b"".join(client.read_encoded("log", 0)),
+    "get": lambda client: client.get("log", 0, len(ROWS), max_bytes=SIZE),
+    "follow": lambda client: next(client.follow("log", 0, len(ROWS))),
+    "columns": lambda client: [rows.found.value_data for rows in client.read_columns("log", 0, columns=["value"])],
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_reader_receives_fewer_bytes_and_the_same_messages(tmp_path: Path, name: str) -> None:
+    found, received = [], []
+    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0") as server:
+        store.put("a", "log", ROWS)
+        for compress in (False, True):
+            with Line(server.address) as line, Client(line.address, client_id="a", compress=compress) as client:
+                found.append(READS[name](client))
+                received.append(line.received)
+    assert found[0] == found[1]
+    assert received[1] < received[0] / 3
+
+
+def test_a_small_request_that_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "log", [Message(0, 1, 0, b"", bytes(8 << 20))])
+    with (
+        serving(tmp_path / "hub", max_message_bytes=1 << 20) as (store, server),
+        Client(server.address, client_id="a", compress=True) as client,
+        Copier(tmp_path / "log", client) as copier,
+    ):
+        with pytest.raises(hub.HubError):
+            copier.run_once()
+        assert store.sources() == []

@@ -93,19 +93,6 @@ def test_other_bytes_under_a_known_offset_are_refused(tmp_path: Path, put: Put) 
             assert store.end_offset("a", "j") == 5
 
 
-def test_a_journal_starts_where_its_client_does(tmp_path: Path, put: Put) -> None:
-    messages = sample(5, 1000)
-    with hub.Store(tmp_path) as store:
-        assert store.end_offset("a", "j") == 0
-        assert store.first_offset("a", "j") is None
-        assert put(store, "a", "j", messages) == 1005
-        assert store.first_offset("a", "j") == 1000
-        assert store.get("a", "j", 1000) == messages
-        with pytest.raises(sej.OffsetTooSmallError) as refused:
-            store.get("a", "j", 3)
-        assert refused.value.first_available == 1000
-
-
 def test_below_the_hubs_retention_a_resend_is_accepted_unseen(tmp_path: Path, put: Put) -> None:
     messages = sample(40)
     with hub.Store(tmp_path, segment_bytes=200) as store:

@@ -20,8 +20,7 @@ from pipeline.connection import Remote
 from pipeline.options import WRITE, parse
 from pipeline.writing.on_hub import OnHub
 from pipeline.writing.sink import batch_sink, stream_sink
-from tests.hub.command import Killed
-from tests.hub.support import ROOT, until
+from tests.hub.support import ROOT, Killed, until
 from tests.pipeline.conftest import fill
 from tests.pipeline.copying import copy
 from tests.pipeline.test_sink import numbers, save, tree_values, wanted

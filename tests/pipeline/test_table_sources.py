@@ -17,8 +17,8 @@ from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, ServerTLS, Tokens, make_token
 from kestrel import segmented
 from tests.cli.inside import inside
-from tests.hub.pipe import Pipe
 from tests.hub.support import CERTIFICATES
+from tests.hub.transport import Pipe
 from tests.pipeline.conftest import BASE_NS, fill
 from tests.sej.support import write
 

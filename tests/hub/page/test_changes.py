@@ -13,7 +13,7 @@ import pytest
 import sej
 from hub.tokens import hash_token, make_token
 from tests.hub.page.browsing import Answer, Client, address_of, filled, serving
-from tests.hub.page.test_collections import contents
+from tests.hub.page.test_pages import contents
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from starlette.datastructures import URL
 from starlette.requests import Request
 
 from hub.page.serving import HEADERS, PageServer
-from hub.tokens import Grant, Tokens, hash_token, make_token
+from hub.tokens import hash_token, make_token
 from tests.cli.command import sej
 from tests.hub.page.browsing import Client, address_of, filled, serving, started
 from tests.hub.support import CERTIFICATES
@@ -134,12 +134,6 @@ def test_signing_in(tmp_path: Path, tokens: Path) -> None:
         assert client.get("/").status == 303  # the token was withdrawn
         tokens.write_text("nonsense")
         assert client.get("/").status == 503
-
-
-def test_a_token_expires(tmp_path: Path) -> None:
-    grants = Tokens([Grant(hash_token(VIEW), "view", ("alice",), until=1.0)])
-    with serving(filled(tmp_path / "orders"), tokens=grants) as client:
-        assert "expired" in client.ask("GET", "/", Accept="*/*", Authorization=f"Bearer {VIEW}").text
 
 
 def test_tls(tmp_path: Path, tokens: Path) -> None:

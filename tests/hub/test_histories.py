@@ -1,4 +1,6 @@
-"""Messages larger than every window and chunk among short ones, from the copier to the merge."""
+"""Random histories: edges that are killed, queues that are copied by processes that may die, messages of any size."""
+
+from __future__ import annotations
 
 import random
 from pathlib import Path
@@ -8,14 +10,69 @@ import pytest
 
 import hub
 import sej
-from hub.wire import Client
+from benchmarks.growth import exponent
+from benchmarks.simulation import MESSAGES, WAKES, simulate
+from hub.wire import Client, Copier
 from hub.wire.copier import DirectoryFeed, Progress, Run
 from sej.writing.shared_writer import SharedWriter
 from tests.crash.disk import CrashDisk
+from tests.crash.harness import SHORT_S, seeded_random
 from tests.hub.support import fill, serving
 from tests.hub.transport import Transport
+from tests.hub.workload import CLIENT, Local
+from tests.queue.test_workload import World, history
 from tests.sej.support import sample
 from tests.sej.windows import BLOCK_BYTES, READ_BYTES, shrunk, small_windows
+
+
+class CopiedWorld(World):
+    """A journal, a hub, and the processes that use both."""
+
+    def __init__(self, folder: Path, dice: random.Random) -> None:
+        super().__init__(folder, dice)
+        sej.Offset(self.path, "hub").close()
+
+    def command(self, process: str) -> list[str]:
+        return ["tests.hub.workload", str(self.path), process]
+
+
+def copied(world: CopiedWorld, seconds: float, processes: int) -> None:
+    found = history(world, seconds, processes)
+    with hub.Store(f"{world.path}-hub") as store, Copier(world.path, Local(store)) as copier:
+        before = store.end_offset(CLIENT, world.path.name)
+        assert (sej.read_offset(world.path, "hub") or 0) <= before
+        assert copier.run_once() == len(found) - before
+        journal = sej.Journal(Path(f"{world.path}-hub", f"{CLIENT}.{world.path.name}"))
+        assert journal.verify() == []
+        with sej.Scanner(journal.path) as s:
+            assert {message.offset: message.value.decode() for message in s} == found
+
+
+@pytest.mark.torture
+def test_a_random_history(tmp_path: Path, torture_s: float) -> None:
+    copied(CopiedWorld(tmp_path, seeded_random()), max(torture_s, SHORT_S), 3 if torture_s < SHORT_S else 5)
+
+
+# --- a week of 20 edges: killed, offline, with full disks; ``python -m benchmarks simulation`` runs 2,000
+
+
+@pytest.mark.either_codec
+def test_a_hub_has_every_message_of_its_edges_once(tmp_path: Path) -> None:
+    found = simulate(tmp_path, 20, kills=4, hub_kills=2)
+    assert found["messages"] == 20 * WAKES * MESSAGES
+    assert (found["missing"], found["wrong"]) == (0, 0)
+    assert (found["killed"], found["hub killed"]) == (4, 2)
+    assert found["disk full"] and found["offline"]
+
+
+def test_the_exponent_of_a_growth_is_that_of_its_larger_half() -> None:
+    square = {10**n: 1.0 + 1e-6 * 10 ** (2 * n) for n in range(7)}
+    assert 1.9 < exponent(square) < 2.1
+    assert exponent(dict.fromkeys(square, 3.0)) == pytest.approx(0.0)
+
+
+# --- messages larger than every window and chunk among short ones, from the copier to the merge
+
 
 WINDOWS = {
     "hub.wire.copier": ["_CHUNK_BYTES", "_COMMIT_BYTES"],
