@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import sej
 from sej.system.disk import Disk
-from tests.crash.dying import dying
+from tests.sej.hooks import dying
 
 LARGE: Final = [1 << 18, 1 << 20, 3 << 20]
 """Bytes: more than a block of the index, more than a chunk of a read, and several chunks."""

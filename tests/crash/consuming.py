@@ -14,8 +14,7 @@ from contextlib import suppress
 
 import sej
 from sej.system.disk import File
-from tests.crash.dying import dying
-from tests.sej.hooks import HookedDisk
+from tests.sej.hooks import HookedDisk, dying
 
 NAMES = ["a", "b"]
 MAX_ATTEMPTS = 3

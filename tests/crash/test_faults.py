@@ -8,7 +8,7 @@ import pytest
 
 import sej
 from sej import WriterFailedError
-from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, faulty
+from tests.crash.disk import CrashDisk, Fault, FaultyDisk, faulty
 from tests.sej.support import CALLS, STAMP, read_all, values
 
 ROOT = "/j"
@@ -104,28 +104,3 @@ def test_the_kth_call_fails(durability: Any, fault: Fault, sticky: bool) -> None
         assert failed or len(handed) == 14
     assert k > 40 or fault == "sync-loses"
     assert failures > 10
-
-
-def test_the_first_sync_that_fails_is_the_last_that_is_tried() -> None:
-    """The pages are clean after a failed sync and will never be written: trying again would lie."""
-    for k in range(1, 5):
-        inner = CrashDisk()
-        disk = FaultyOnly(inner, "sync", 0)
-        w = sej.Writer(ROOT, durability="disk", disk=disk)
-        w.append(b"safe")
-        disk.fail_at = disk.calls + k
-        acknowledged = 1
-        try:
-            for n in range(12):
-                w.append(b"%d" % n)
-                acknowledged += 1
-        except WriterFailedError:
-            pass
-        assert disk.failed == "sync" and acknowledged == k
-        syncs = sum(what == "sync" for what, _ in inner.trace)
-        with pytest.raises(WriterFailedError):
-            w.sync()
-        w.close()
-        assert sum(what == "sync" for what, _ in inner.trace) == syncs
-        with sej.Writer(ROOT, disk=inner.crash()) as again:
-            assert again.offset == acknowledged

@@ -6,7 +6,7 @@ import pytest
 
 import sej
 from tests.crash.harness import SAME_OR_LONG, dice_of_cases
-from tests.sej.hooks import PATIENCE_S, script
+from tests.sej.hooks import script
 from tests.sej.support import read_all
 
 # One line an acknowledgement: how many messages are acknowledged, how many are durable.
@@ -74,36 +74,3 @@ def test_what_was_acknowledged_survives_sigkill(
         kill_one(
             tmp_path / str(number // 20), durability, dice.randrange(1 << 30), dice.randrange(1, 400 if long else 100)
         )
-
-
-OPENER = """
-import os, sys, sej
-path = sys.argv[1]
-done = 0
-while True:
-    try:
-        with sej.Writer(path, lock_timeout=5.0) as w:
-            first = w.offset
-            w.append_many([b"%d" % os.getpid()] * 3)
-            print(first, flush=True)
-    except sej.LockedError:
-        pass
-"""
-
-
-def test_writers_that_take_turns_and_are_killed_leave_one_journal(tmp_path: Path) -> None:
-    children = [script(OPENER, tmp_path) for _ in range(3)]
-    promised = []
-    for child in children:
-        promised += [(int(next(child.stdout)), child.pid) for _ in range(8)]
-        child.kill()
-    for child in children:
-        rest = child.stdout.readlines()  # communicate() would pass over what next() has read ahead
-        child.communicate(timeout=PATIENCE_S)
-        promised += [(int(line), child.pid) for line in rest if line.endswith("\n")]
-    values = [message.value for message in read_all(tmp_path)]
-    assert len({first for first, _ in promised}) == len(promised), "no offset was given twice"
-    for first, pid in promised:
-        assert values[first : first + 3] == [b"%d" % pid] * 3
-    sej.Writer(tmp_path).close()
-    assert sej.Journal(tmp_path).verify() == []

@@ -16,7 +16,7 @@ import hub
 import kestrel
 import sej
 import shard
-from tests.crash.bounded import bounded
+from tests.crash.harness import bounded
 from textqueue import TextQueue
 
 SPARSE_BYTES = 3 << 30

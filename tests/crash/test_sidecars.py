@@ -23,8 +23,7 @@ from sej.writing.exactly_once import Batches
 from shard import Path as ShardPath
 from shard.records import read_record
 from shard.resharding import load_plan
-from tests.crash.bounded import bounded
-from tests.crash.harness import SAME_OR_LONG, dice_of_cases
+from tests.crash.harness import SAME_OR_LONG, bounded, dice_of_cases
 from tests.crash.sidecars import (
     WORLDS,
     Hubs,

@@ -1,7 +1,6 @@
 """Messages larger than any window among short ones, whatever has become of the index and of the last write."""
 
 from contextlib import ExitStack
-from itertools import islice
 from typing import Any, Final
 
 import pytest
@@ -395,34 +394,3 @@ def test_a_repair_loses_no_whole_message_of_any_size(
         for row in rows:
             whole = any(packed([row]) in data for data in left)
             assert row.offset in found or not whole or packed([row]) in kept
-
-
-REAL = [1, (1 << 18) - OVERHEAD, 1 << 18, 2, (1 << 20) - OVERHEAD, 1 << 20, 3, (1 << 22) + 1, 4, 5, 5 << 20, 6]
-
-
-@pytest.mark.parametrize("how", ["whole", "missing", "cut"])
-@pytest.mark.parametrize("kind", [sej.Writer, SharedWriter])
-def test_large_messages_as_they_are(kind: Any, how: str) -> None:
-    disk = CrashDisk()
-    rows = [sej.Message(n, n, 0, b"", bytes([n]) * size) for n, size in enumerate(REAL)]
-    for start, stop in ((0, 7), (7, len(rows))):
-        with kind(ROOT, disk=disk) as w:
-            for row in rows[start:stop]:
-                assert w.append(row.value, timestamp=row.timestamp) == row.offset
-        for path in [path for path in disk.files() if path.endswith(".idx")]:
-            if how == "missing":
-                disk.unlink(path)
-            elif how == "cut":
-                file = disk.open(path, "edit")
-                file.truncate(max(file.size() - 30, 0))
-                file.close()
-    journal = sej.Journal(ROOT, disk=disk)
-    assert (journal.end_offset, journal.verify()) == (len(rows), [])
-    for row in rows:
-        with sej.Scanner(ROOT, row.offset, disk=disk, verify=row.offset % 2 == 0) as s:
-            assert list(islice(s, 2)) == rows[row.offset : row.offset + 2]
-        assert journal.find_time(row.timestamp) == row.offset
-    assert list(journal.reversed()) == rows[::-1]
-    with SharedWriter(ROOT, disk=disk) as w:
-        assert w.append(b"on") == len(rows)
-    assert journal.reindex() > 3

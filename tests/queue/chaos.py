@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sej
 from sej.queue.journal_queue import JournalQueue
-from tests.crash.dying import dying
+from tests.sej.hooks import dying
 
 CLOCKS: Final = struct.Struct("<qqq")
 PADDING: Final = b"x" * 2000

@@ -18,7 +18,7 @@ import sej
 from sej.codec.format import HEAD, HEAD_SIZE, INT32, INT32_SIZE, OFFSET
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk
-from tests.crash.dying import dying
+from tests.sej.hooks import dying
 
 NAMES = ["a", "b"]
 PURGED = "b"

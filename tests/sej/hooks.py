@@ -2,6 +2,8 @@
 
 import errno
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +33,19 @@ class HookedDisk(FaultyDisk):
     def before(self, verb: str, file: File | None = None, data: bytes | None = None) -> None:
         self.calls += 1
         self.hook(verb, file, data or b"")
+
+
+def dying(dice: random.Random, odds: float = 1.0) -> HookedDisk:
+    """Return a disk that kills its process between calls far more often than a kill at a random moment would."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if dice.random() < odds * (0.002 if verb == "write" else 0.02):
+            # Bytes that go to a position are not split: written by write(), they would land at the file's beginning.
+            if verb == "write" and file is not None and data and dice.random() < 0.5:
+                file.write(data[: dice.randrange(len(data))])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return HookedDisk(hook)
 
 
 class ReadOnlyDisk(OsDisk):

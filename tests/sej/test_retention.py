@@ -94,12 +94,6 @@ def test_a_reader_that_never_committed_keeps_everything(path: Path) -> None:
     assert sej.Journal(path).clean(max_bytes=0) == []
 
 
-def test_a_damaged_offset_keeps_everything(path: Path) -> None:
-    (path / "ofs").mkdir(exist_ok=True)
-    (path / "ofs" / "odd.ofs").write_bytes(b"\0\0\1")
-    assert sej.Journal(path).clean(max_bytes=0) == []
-
-
 def test_a_reader_cannot_go_back_to_what_is_gone(path: Path) -> None:
     with sej.Offset(path, "reader") as kept:
         kept.commit(COUNT)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import sej
 import shard
 from sej.system.disk import File, Mode, OsDisk, OsFile
-from tests.crash.dying import dying
-from tests.sej.hooks import HookedDisk
+from tests.sej.hooks import HookedDisk, dying
 
 BITS = 2
 NAME = "w"
