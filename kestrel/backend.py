@@ -203,8 +203,9 @@ class KestrelWorkQueue(HoldingQueue):
 
     def _put(self, values: Iterable[bytes], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
         """Add items at the end, with one write to each file."""
-        with self.guard:
-            return self._store.put(list(values), _until(options))
+        ends = float("inf") if options.expire_s is None else (time.time() + options.expire_s) * 1000
+        with self.guard:  # after the year 292,000,000 is never
+            return self._store.put(list(values), int(ends) if ends < MAX_TIME_MS else None)
 
     def _reserve(self) -> HeldItem | None:
         hold = self._store.take()
@@ -245,12 +246,6 @@ class _Hold:
             return False
         self.owner.add_dead(self.item.data)
         return self.done()
-
-
-def _until(options: PutOptions) -> int | None:
-    """When the items expire, ms since the epoch; None: never, or after the year 292,000,000."""
-    ends = float("inf") if options.expire_s is None else (time.time() + options.expire_s) * 1000
-    return int(ends) if ends < MAX_TIME_MS else None
 
 
 def open_kestrel(path: str, name: str, **options: Any) -> WorkQueue:

@@ -96,7 +96,12 @@ def check(
     if layout is None:
         layout = _layout(path, found, others, marked, disk)
         if layout == "hub" and not marked and 0 < len(others) < len(found):
-            problems.append(_doubt(path, found, others))
+            reason = (
+                f"{len(found) - len(others)} SEJ directories have shard names and {len(others)} have not ({others[0]!r}"
+                f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it"
+                " is a sharded journal, move the others out"
+            )
+            problems.append(Problem("layout", path, reason))
     for name in found:
         if layout == "shards" and name in others:
             reason = (
@@ -143,16 +148,6 @@ def _layout(root: str, names: list[str], others: list[str], marked: bool, disk: 
     if not marked and (not others or recorded):
         return "shards"
     return "hub" if marked or all(map(IN_HUB.fullmatch, names)) else "shards"
-
-
-def _doubt(root: str, names: list[str], others: list[str]) -> Problem:
-    return Problem(
-        "layout",
-        root,
-        f"{len(names) - len(others)} SEJ directories have shard names and {len(others)} have not ({others[0]!r}"
-        f" for one), so this is read as a hub; if it is one, create an empty file {HUB_MARKER!r} in it; if it is"
-        " a sharded journal, move the others out",
-    )
 
 
 def _foreign(path: str, disk: Disk) -> Problem:

@@ -179,11 +179,10 @@ def choose_hash(path: Path, wanted: Hash | None, disk: Disk = OS, *, replaces: b
     chosen = wanted or "xxh64"
     if replaces:
         return chosen
-    keys = [
-        (index, message.key)
-        for index in _some([index for index in range(path.count) if is_journal(disk, path.dir(index))])
-        for message in sample(path.dir(index), _MESSAGES, disk)
-    ]
+    there = [index for index in range(path.count) if is_journal(disk, path.dir(index))]
+    step = max(len(there) / _SHARDS, 1)
+    some = [there[int(number * step)] for number in range(min(len(there), _SHARDS))]  # evenly spread
+    keys = [(index, message.key) for index in some for message in sample(path.dir(index), _MESSAGES, disk)]
     odd = _misplaced(keys, path.bits, chosen)
     if odd:
         index, key = odd[0]
@@ -208,12 +207,6 @@ def sample(directory: str, count: int, disk: Disk = OS) -> Iterator[Message]:
                 last = message.offset
                 yield message
         yield from (message for message in Journal(directory, disk=disk).tail(count) if message.offset > last)
-
-
-def _some(indexes: list[int]) -> list[int]:
-    """Return a few of them, evenly spread."""
-    step = max(len(indexes) / _SHARDS, 1)
-    return [indexes[int(number * step)] for number in range(min(len(indexes), _SHARDS))]
 
 
 def _misplaced(keys: list[tuple[int, bytes]], bits: int, name: Hash) -> list[tuple[int, bytes]]:
