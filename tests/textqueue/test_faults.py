@@ -1,17 +1,16 @@
 """The k-th call to the disk fails: it raises, the file remains valid, and the next attempt delivers everything."""
 
-import itertools
 import re
 import resource
+import threading
 from pathlib import Path
 
 import pytest
 
 from sej.system.disk import OS
-from tests.crash.disk import Fault, FaultyDisk
-from tests.textqueue.claiming import plain, taken
-from textqueue import MessageStatus, TextQueue
-from textqueue.ledger.log import Ledger
+from tests.crash.disk import FaultyDisk
+from tests.textqueue.claiming import lined, plain, taken
+from textqueue import Message, MessageStatus, TextQueue
 
 MUTEX = "mutex=" + " " * 30
 
@@ -140,30 +139,62 @@ def test_a_claim_on_a_full_disk_changes_nothing(tmp_path: Path, first: bool) -> 
         assert (claim.message.value, claim.message["retries"]) == ("a", "1")
 
 
-@pytest.mark.parametrize("fault", ["enospc", "short"])
-def test_a_full_disk_during_a_compaction_fails_no_claim(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
-) -> None:
-    monkeypatch.setattr(Ledger, "is_wasteful", lambda ledger: ledger.lines > 20)
-    monkeypatch.setattr("textqueue.ledger.log.KEPT", 10)
-    compact, values = Ledger.compact, [f"m{n}" for n in range(30)]
-    for fail_at in itertools.count(1):
-        disk = FaultyDisk(OS, 0, fault)
+# --- Marks that follow each other closely, while other programs save the file
 
-        def failing(ledger: Ledger, disk: FaultyDisk = disk, k: int = fail_at) -> None:
-            disk.fail_at = disk.calls + k
+
+COUNT = 50
+LINES = [b"-message %02d\n" % n for n in range(COUNT)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.tq"
+    path.write_bytes(lined(b"".join(LINES)))
+    return path
+
+
+def begun(q: TextQueue) -> list[Message]:
+    """Mark the first three messages, and return all."""
+    found = list(q.messages())
+    for message in found[:3]:
+        message.mark_as_cleared()
+    return found
+
+
+def cleared(count: int) -> bytes:
+    return b"".join(b"=" + line[1:] for line in LINES[:count]) + b"".join(LINES[count:])
+
+
+def test_threads_share_a_queue(path: Path) -> None:
+    with TextQueue(path) as q:
+        messages = begun(q)[3:]
+
+        def work(part: list[Message]) -> None:
+            for message in part:
+                message.mark_as_cleared()
+
+        threads = [threading.Thread(target=work, args=(messages[start::3],)) for start in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert plain(path) == cleared(COUNT)
+
+
+@pytest.mark.parametrize("fail_at", range(1, 12))
+def test_a_failed_write_is_an_error_and_later_marks_succeed(path: Path, fail_at: int) -> None:
+    disk = FaultyDisk(OS, 10_000, "enospc")
+    with TextQueue(path, disk=disk) as q:
+        messages = begun(q)
+        disk.fail_at = disk.calls + fail_at
+        failed = 0
+        for message in messages[3:10]:
             try:
-                compact(ledger)
-            finally:
-                disk.fail_at = 0
-
-        monkeypatch.setattr(Ledger, "compact", failing)
-        path = tmp_path / f"{fail_at}.tq"
-        with TextQueue(path, disk=disk) as q, TextQueue(path) as other:
-            q.append_many(values, [MUTEX])
-            for value in values[:-1]:
-                assert taken(q).message.value == value
-            assert taken(other).message.value == values[-1]
-        if disk.failed is None:
-            break
-    assert fail_at > 5
+                message.mark_as_cleared()
+            except OSError:
+                failed += 1
+                message.mark_as_cleared()
+        assert failed == 1
+        assert disk.failed in ("write_at", "write")
+        assert q.conflicts == []
+    assert plain(path) == cleared(10)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.textqueue.claiming import ENV, lined, plain
-from textqueue import TextQueue
+from tests.textqueue.claiming import ENV, lined
 
 WORKER = Path(__file__).with_name("worker.py")
 MUTEX = "mutex=" + " " * 30
@@ -117,25 +116,6 @@ def nothing_else_changed(data: bytes, person: Person) -> None:
     for number in re.findall(rb"(?m)^.seq=(\d{12})$", data):
         there -= content(lined(b"", int(number)))
     assert len(there) == 3 + person.written + person.comments + (1 if b"\\mutex" in there else 0)
-
-
-@pytest.mark.torture
-@pytest.mark.timeout(0)
-def test_workers_share_what_programs_append(tmp_path: Path, torture_s: float) -> None:
-    path = tmp_path / "jobs.tq"
-    expected: list[str] = []
-    with TextQueue(path) as writer:
-
-        def act() -> bool:
-            expected.append(f"program {len(expected) + 1}")
-            writer.append(expected[-1], variables=[MUTEX] if len(expected) % 2 else [])
-            return len(expected) < 1000 * torture_s  # more messages would only wait
-
-        handled = run(path, torture_s, "claim", workers=4, act=act)
-    assert handled == Counter(expected)
-    lines = plain(path).split(b"\n")
-    assert lines[0] == b"=program 1"
-    assert {line[:8] for line in lines if line} <= {b"=program", b"\\mutex= "}
 
 
 @pytest.mark.torture
