@@ -152,7 +152,7 @@ def reshard(
                     path=error.filename,
                 ) from None
         else:
-            _require_same(plan, source, route, disk, workshop)
+            _require_same(plan, source, route, workshop)
             disk.sync_dir(workshop)  # an earlier run may have renamed the plan and failed before this
             _publish(plan, target, disk)
         _check_source(plan, source, disk, workshop)
@@ -272,7 +272,7 @@ def _publish(plan: Plan, target: Path, disk: Disk) -> None:
         disk.rename(built, place)
 
 
-def _require_same(plan: Plan, source: Path, route: Route | None, disk: Disk, workshop: str) -> None:
+def _require_same(plan: Plan, source: Path, route: Route | None, workshop: str) -> None:
     if (plan.source, plan.source_root) != ((source.prefix, source.bits), os.path.abspath(source.root)):
         raise SejError(
             f"an earlier reshard, of {plan.source} in {plan.source_root}, created this sharded journal; choose another"

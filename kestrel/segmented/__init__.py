@@ -4,15 +4,13 @@ The modules, in the order in which they are best read::
 
     format                         records, and how they are decoded and encoded
     files                          reading a file; which files are a queue, and what they add up to
-    queue, journal                 the queue and its limits; its writer files and its readers' files
+    queue, journal                 the queue, its limits, and moving it; its writer files and its readers' files
     reader                         a reader: what it has taken, and what it may commit
-    moving                         into a SEJ journal and back
 """
 
 from kestrel.segmented.files import Bookmark, State, load, read_reader_file, read_writer_file
 from kestrel.segmented.format import Item
-from kestrel.segmented.moving import export, import_
-from kestrel.segmented.queue import Queue
+from kestrel.segmented.queue import Queue, export, import_
 from kestrel.segmented.reader import Reader
 
 __all__ = [
