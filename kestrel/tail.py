@@ -205,33 +205,24 @@ class Renewing:
         Raises:
             OSError: a write or a sync failed.
         """
-        newest: File | None = None
-        certain = False
-        try:
-            for path in reversed(paths):
-                file = self._disk.open(path, "edit")
-                try:
-                    size = file.size()
-                    position = self._kept.load(file, 0).position
-                    if position < size:
-                        renew(self._disk, file, position, size)
-                        file.sync()
-                    certain = newest is None and size > 0 and position == size
-                    if newest is None and size:
-                        newest = file
-                finally:
-                    if file is not newest:
-                        file.close()
-                if position:
-                    break
-            if not certain:
-                self._sync_names()
-            self._whole = True
-            if newest is not None and not certain:
-                self.keep(newest, newest.size())
-        finally:
-            if newest is not None:
-                newest.close()
+        newest, certain = "", False
+        for path in reversed(paths):
+            with self._disk.open(path, "edit") as file:
+                size = file.size()
+                position = self._kept.load(file, 0).position
+                if position < size:
+                    renew(self._disk, file, position, size)
+                    file.sync()
+            if not newest and size:
+                newest, certain = path, position == size
+            if position:
+                break
+        if not certain:
+            self._sync_names()
+        self._whole = True
+        if newest and not certain:
+            with self._disk.open(newest, "edit") as file:
+                self.keep(file, file.size())
 
     def _sync_names(self) -> None:
         """An earlier process may have failed between a rename and the sync of its directory."""
