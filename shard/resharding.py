@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
@@ -191,11 +191,12 @@ def _copied(
     unread: dict[str, dict[int, int]] = {}
     done = total = 0
     with Writer(staging(target), chosen, disk=disk, **options) as writer:
-        while fresh := _lock_new(source, plan.copied, locked, disk):
+        while fresh := [i for i in range(source.count) if i not in plan.copied and is_journal(disk, source.dir(i))]:
             is_first, first = not plan.copied, dict[int, int]()
             for index in fresh:
-                _refuse_queues(source, index, disk)
                 directory, journal = Directory(source.dir(index), disk), Journal(source.dir(index), disk=disk)
+                locked.enter_context(WriterLock(directory))  # no process can append until the end
+                _refuse_queues(directory, index)
                 first[index], plan.copied[index] = journal.first_offset, journal.end_offset
                 sync_up_to(directory, journal.end_offset)  # no others may be in the place of those that are copied
                 total += plan.copied[index] - first[index]
@@ -352,21 +353,9 @@ def _plan_file(target: Path, disk: Disk) -> SealedFile:
     )
 
 
-def _lock_new(source: Path, known: Collection[int], locked: ExitStack, disk: Disk) -> list[int]:
-    """Lock the shards of the source that are not known yet, and return them: no process can append until the end.
-
-    Raises:
-        LockedError: a writer has one of them.
-    """
-    fresh = [index for index in range(source.count) if index not in known and is_journal(disk, source.dir(index))]
-    for index in fresh:
-        locked.enter_context(WriterLock(Directory(source.dir(index), disk)))
-    return fresh
-
-
-def _refuse_queues(path: Path, index: int, disk: Disk) -> None:
+def _refuse_queues(directory: Directory, index: int) -> None:
     """Refuse a shard with a work queue that has items left: the queue's state refers to this shard's offsets."""
-    directory = Directory(path.dir(index), disk)
+    disk = directory.disk
     for entry in disk.list(directory.at("ofs")) if disk.status(directory.at("ofs")) is not None else ():
         name, end = os.path.splitext(entry)
         if end != ".queue":

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sej.checks import Seconds, backoff, handler_of, require, seconds
 from sej.errors import JournalNotFoundError, LockedError, LockLostError
@@ -146,22 +146,6 @@ class Claim:
 _NAME: Final = re.compile(r"(\d{4,})\.slot")
 
 
-class WorkerRank(NamedTuple):
-    """A worker's rank among the live ones, and their number."""
-
-    rank: int
-    workers: int
-
-    def share(self, shards: int) -> int:
-        """Return how many of the shards belong to this worker; the shares of all add up.
-
-        Example:
-            >>> [WorkerRank(rank, 3).share(8) for rank in range(3)]
-            [3, 3, 2]
-        """
-        return shards // self.workers + (self.rank < shards % self.workers)
-
-
 class LiveWorker(NumberedLocks):
     """The lock file of one live worker."""
 
@@ -171,11 +155,11 @@ class LiveWorker(NumberedLocks):
         super().__init__(folder, "{:04d}.slot", disk)
         self.take()
 
-    def rank(self) -> WorkerRank:
-        """Return this worker's rank among the live ones."""
+    def rank(self) -> tuple[int, int]:
+        """Return this worker's rank among the live ones, and their number."""
         numbers = {int(found[1]) for name in self._disk.list(self.folder) if (found := _NAME.fullmatch(name))}
         alive = sorted(numbers - self.dead(numbers) | {self.mine})
-        return WorkerRank(alive.index(self.mine), len(alive))
+        return alive.index(self.mine), len(alive)
 
 
 _BALANCE_S: Final = 0.25
@@ -381,8 +365,8 @@ class Worker:
             self._late |= self._absent
             self._look_at = time.monotonic() + _LOOK_S
         there = [index for index in range(self.path.count) if index not in self._absent]
-        standing = slot.rank()
-        share = standing.share(len(there))
+        rank, workers = slot.rank()
+        share = len(there) // workers + (rank < len(there) % workers)  # the shares of all add up
         if share > self._most:
             warnings.warn(
                 f"this worker cannot open enough files for its {share} shards of {self.path.root} and leaves"
@@ -394,7 +378,7 @@ class Worker:
         if len(self._claims) > share:
             self._release(sorted(self._claims)[share:], sources)
         if len(self._claims) < share:
-            start = standing.rank * len(there) // standing.workers
+            start = rank * len(there) // workers
             for index in [*there[start:], *there[:start]]:
                 if len(self._claims) >= share:
                     break

@@ -200,14 +200,10 @@ def scan(file: File, size: int) -> Scan:
     end = min(reading.position, size)
     if count and last <= before and reason is None:
         reason = f"the last item has the id {last}, expected one above {before}; a power failure tore it"
-        return scan(file, _last_put(file, end))._replace(ended=reading.ended, reason=reason)
+        puts = (record for record in Reading(file, _RECORDS, MAGIC_SIZE, end).records() if record.command == PUT)
+        before_it = max(int(record.position) for record in puts)
+        return scan(file, before_it)._replace(ended=reading.ended, reason=reason)
     return Scan(end, count, first, lowest, highest, data_bytes, reading.ended, reason)
-
-
-def _last_put(file: File, size: int) -> int:
-    """Where the last item's record begins."""
-    puts = (record for record in Reading(file, _RECORDS, MAGIC_SIZE, size).records() if record.command == PUT)
-    return max(int(record.position) for record in puts)
 
 
 class Listing(NamedTuple):
