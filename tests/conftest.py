@@ -1,7 +1,9 @@
 """What every test may rely on: a Java for Spark, a budget for torture, hypothesis without a clock."""
 
+import asyncio
 import gc
 import importlib
+import inspect
 import itertools
 import os
 import re
@@ -134,6 +136,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         chromium = Path(sys.prefix) / "chromium"
         if not chromium.exists() or not Path(chromium.read_text().strip()).exists():
             pytest.fail(NO_CHROMIUM, pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function; one that hangs fails."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+
+    async def limited() -> None:
+        async with asyncio.timeout(ENDING_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(limited())
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
