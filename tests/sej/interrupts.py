@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
@@ -226,14 +226,15 @@ def locked_below(path: str | os.PathLike[str]) -> list[str]:
     return sorted(os.path.relpath(file, path) for file in files if not free(file))
 
 
+def descriptors_below(path: str | os.PathLike[str]) -> dict[int, str]:
+    """The descriptors of this process, and the names of what they are of, that begin with a path."""
+    found = {}
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(FileNotFoundError):  # of the list itself
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return {number: name for number, name in found.items() if name.startswith(os.fspath(path))}
+
+
 def open_below(path: str | os.PathLike[str]) -> list[str]:
     """The files below a directory that this process has open."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            name = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue
-        if name.startswith(os.fspath(path)):
-            found.append(os.path.relpath(name, path))
-    return sorted(found)
+    return sorted(os.path.relpath(name, path) for name in descriptors_below(path).values())

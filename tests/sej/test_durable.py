@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sej.system.disk import OS, File
 from sej.system.durable import RECORD_SIZE, Kept, KeptPosition, renew
 from tests.crash.disk import CrashDisk, FaultyDisk
 from tests.sej.hooks import HookedDisk
+from tests.sej.interrupts import descriptors_below, open_below
 from tests.sej.support import commit, overwrite, write
 
 
@@ -96,7 +96,7 @@ def often(tmp_path: Path) -> tuple[KeptPosition, File]:
     file = make(tmp_path / "f", b"x" * 1000)
     for position in (100, 101, 102):
         kept.store(file, 7, position, 3)
-    assert kept.path in open_files()
+    assert descriptors_below(kept.path)
     return kept, file
 
 
@@ -116,7 +116,7 @@ def copied(kept: KeptPosition) -> None:
 
 def forgotten(kept: KeptPosition) -> None:
     kept.forget()
-    assert kept.path not in open_files()
+    assert not descriptors_below(kept.path)
 
 
 @pytest.mark.parametrize("change", [lambda _: None, removed, replaced, copied, forgotten])
@@ -133,23 +133,14 @@ def test_the_record_that_stays_open_is_the_one_at_the_path(
 
 
 def test_a_writer_and_a_forked_child_close_the_record(tmp_path: Path) -> None:
-    record = os.fspath(tmp_path / "idx" / "durable")
     with sej.Writer(tmp_path, durability="disk") as writer:
         for _ in range(3):
             writer.append(b"v")
         if (child := os.fork()) == 0:
-            os._exit(record in open_files())
+            os._exit("durable" in open_below(tmp_path / "idx"))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert record in open_files()
-    assert record not in open_files()
-
-
-def open_files() -> list[str]:
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # of the list itself
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return found
+        assert "durable" in open_below(tmp_path / "idx")
+    assert "durable" not in open_below(tmp_path / "idx")
 
 
 def test_a_record_of_a_later_segment_stays(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from sej.codec import Buffer, buffer_reference
 from sej.system.disk import File
 from tests.queue.test_interrupts import QuickDisk
 from tests.sej.hooks import HookedDisk, Worker
-from tests.sej.interrupts import Interrupt, interrupt, locked_below, open_below, places
+from tests.sej.interrupts import Interrupt, descriptors_below, interrupt, locked_below, open_below, places
 from tests.sej.support import read_all, values, write
 
 pytestmark = pytest.mark.both_codecs
@@ -37,7 +36,7 @@ def then(_: object, act: Callable[[], object]) -> None:
 
 def fork_and_raise(path: Path, copies: list[int], kind: type[BaseException]) -> BaseException:
     """Handle a signal while another thread forks."""
-    copies += copies_below(path)
+    copies += map(os.dup, descriptors_below(path))  # as a child has that was just forked
     return kind()
 
 
@@ -55,17 +54,6 @@ STEPS: dict[str, tuple[Step, int, dict[str, Any]]] = {
     "sync": (lambda w, n: then(w.append(b"%d" % n), w.sync), 1, {}),
     "flush": (lambda w, n: then(w.append(b"%d" % n), w.flush), 1, {"durability": "buffer"}),
 }
-
-
-def copies_below(path: Path) -> list[int]:
-    """Return copies of the descriptors of all open files below a directory, as a child has that was just forked."""
-    return [os.dup(number) for number in map(int, os.listdir("/proc/self/fd")) if is_below(number, path)]
-
-
-def is_below(number: int, path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.readlink(f"/proc/self/fd/{number}").startswith(os.fspath(path))
-    return False
 
 
 def interrupt_all(path: Path, name: str, every: int, until_s: float = float("inf")) -> int:

@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from sej.journal.offset_check import keep_offset, twin_path
 from sej.system.disk import OS, File
 from tests.crash.disk import CrashDisk
 from tests.sej.hooks import HookedDisk, ReadOnlyDisk, Worker
-from tests.sej.support import commit, filled, overwrite, sample, write
+from tests.sej.support import commit, filled, overwrite, read_all, write
 from tests.ticks import next_tick
 
 
@@ -221,20 +222,13 @@ def test_a_reader_needs_no_permission_to_write_segments(tmp_path: Path) -> None:
     assert sej.read_offset(tmp_path, "r") == 5
 
 
-def one_segment(path: Path) -> Path:
-    with sej.Writer(path) as w:
-        w.append_messages(sample(20))
-    return path
-
-
-def lost(path: Path, count: int) -> None:
+def lost(path: Path, count: int, **options: Any) -> None:
     """Remove the last messages of a journal, as damage or a restored copy may do."""
-    with sej.Scanner(path) as s:
-        messages = s.read(10**6)
-    shutil.rmtree(path / "jnl")
-    shutil.rmtree(path / "idx", ignore_errors=True)
+    messages = read_all(path)
+    for name in ("jnl", "idx"):
+        shutil.rmtree(path / name, ignore_errors=True)
     (path / "jnl.lck").unlink()
-    with sej.Writer(path) as w:
+    with sej.Writer(path, **options) as w:
         w.append_messages(messages[:-count])
 
 
@@ -244,7 +238,7 @@ def refilled(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("more", [1, 4])
 def test_fewer_messages_than_were_lost_are_not_skipped(tmp_path: Path, more: int) -> None:
-    path = one_segment(tmp_path / "j")
+    path = filled(tmp_path / "j", 20, segment_bytes=1 << 30)
     commit(path, "r", 20)
     lost(path, 5)
     refilled(path, more)
@@ -259,7 +253,7 @@ def test_fewer_messages_than_were_lost_are_not_skipped(tmp_path: Path, more: int
 @pytest.mark.parametrize("more", [5, 6, 100])
 @pytest.mark.parametrize("behind", [0, 2])
 def test_other_messages_where_the_lost_ones_were_are_noticed(tmp_path: Path, more: int, behind: int) -> None:
-    path = one_segment(tmp_path / "j")
+    path = filled(tmp_path / "j", 20, segment_bytes=1 << 30)
     with sej.Offset(path, "r") as o:
         o.commit(20)
         refilled(path, behind)
@@ -281,22 +275,10 @@ def test_other_messages_where_the_lost_ones_were_are_noticed(tmp_path: Path, mor
 
 @pytest.mark.parametrize("cause", ["largest timestamp", "damage"])
 def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, cause: str) -> None:
-    path = tmp_path / "j"
-    with sej.Writer(path) as w:
-        for offset in range(12):
-            if offset in (3, 6, 9):
-                w.end.rotate()
-            w.append(b"m%d" % offset, timestamp=offset + 1 if offset < 11 or cause == "damage" else 2**63 - 1)
+    path, times = tmp_path / "j", [*range(1, 12), 12 if cause == "damage" else 2**63 - 1]
+    write(path, [b"m%d" % n for n in range(12)], timestamp=times, segment_bytes=80)  # three messages
     commit(path, "r", 12)
-    with sej.Scanner(path) as s:
-        messages = s.read(8)
-    shutil.rmtree(path / "jnl")
-    shutil.rmtree(path / "idx", ignore_errors=True)
-    (path / "jnl.lck").unlink()
-    with sej.Writer(path) as w:
-        for first in (0, 3, 6):
-            w.append_messages(messages[first : first + 3])
-            w.end.rotate()
+    lost(path, 4, segment_bytes=80)
     if cause == "damage":
         shutil.rmtree(path / "idx", ignore_errors=True)
         segment = sorted((path / "jnl").glob("*.jnl"))[1]
@@ -310,7 +292,7 @@ def test_if_newer_messages_cannot_be_found_the_end_is_taken(tmp_path: Path, caus
 
 
 def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> None:
-    path = one_segment(tmp_path / "j")
+    path = filled(tmp_path / "j", 20, segment_bytes=1 << 30)
     commit(path, "r", 20)
     lost(path, 5)
     refilled(path, 10)
@@ -321,7 +303,7 @@ def test_a_reader_that_was_reset_does_not_miss_what_was_lost(tmp_path: Path) -> 
 
 
 def test_deleted_messages_and_those_of_the_original_are_not_missed(tmp_path: Path) -> None:
-    path = one_segment(tmp_path / "j")
+    path = filled(tmp_path / "j", 20, segment_bytes=1 << 30)
     commit(path, "r", 20)
     refilled(path, 10)
     write(path, [b"x", b"y"], segment_bytes=1)

@@ -15,12 +15,6 @@ pytestmark = pytest.mark.either_codec
 LONG_S = 30.0
 
 
-def opened(kind: str) -> int:
-    """How many descriptors of this process are of that kind."""
-    links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    return sum(kind in os.readlink(link) for link in links if os.path.islink(link))
-
-
 @pytest.mark.parametrize("what", ["append", "create", "rename", "remove", "truncate"])
 def test_every_kind_of_change_ends_a_wait(what: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
