@@ -7,7 +7,7 @@ import fails, Spark finds no Python source at all. So this import never fails: i
 import logging as _logging
 
 try:
-    from pipeline.formats.sej import SejSource as DefaultSource
+    from pipeline.formats import SejSource as DefaultSource
 except Exception as _error:
     _logging.getLogger("pipeline").warning("Spark does not find the source 'sej' by itself: %r", _error)
 else:

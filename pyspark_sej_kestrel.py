@@ -3,7 +3,7 @@
 import logging as _logging
 
 try:
-    from pipeline.formats.rows import KestrelSource as DefaultSource
+    from pipeline.formats import KestrelSource as DefaultSource
 except Exception as _error:
     _logging.getLogger("pipeline").warning("Spark does not find the source 'kestrel' by itself: %r", _error)
 else:

@@ -3,7 +3,7 @@
 import logging as _logging
 
 try:
-    from pipeline.formats.textqueue import TextQueueSource as DefaultSource
+    from pipeline.formats import TextQueueSource as DefaultSource
 except Exception as _error:
     _logging.getLogger("pipeline").warning("Spark does not find the source 'textqueue' by itself: %r", _error)
 else:

@@ -128,9 +128,11 @@ def restore(source: str, root: Path, master: str | None, **options: Any) -> None
     Example: sej spark restore --prefix orders --bits 3 --where "day >= '2026-01-01'" /archive/orders restored
     """
     from pipeline import jobs
-    from pipeline.paths import is_address
+    from pipeline.paths import file_system, spark_path
 
-    if not is_address(source) and not os.path.exists(source):  # Spark starts slowly and has a less clear error for this
+    if file_system(source) is None and not os.path.exists(
+        spark_path(source)
+    ):  # Spark starts slowly and has a less clear error for this
         raise FileNotFoundError(f"{source}: there is no archive; `sej spark archive` creates one")
     with _spark(master) as spark:
         jobs.restore(spark, source, root, **options)

@@ -25,7 +25,7 @@ _FIRST: Final = (
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
     "pipeline.reading.task",
-    "pipeline.formats.sej",
+    "pipeline.formats",
 )
 
 

@@ -45,7 +45,7 @@ def target_of(root: str | os.PathLike[str]) -> Iterator[Target]:
     from hub.jobs import target_of as jobs_of
     from hub.naming import is_root
     from hub.store import Store
-    from pipeline.writing.target import Target
+    from pipeline.writing.places import Target
 
     path = os.path.abspath(root)
     if is_root(path):

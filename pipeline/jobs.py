@@ -19,11 +19,11 @@ from pipeline.connection import ANSWER_S, RETRY_S, Line, Remote
 from pipeline.options import WRITE, OptionError, parse
 from pipeline.paths import local_path, outside, reaching, spark_path
 from pipeline.reading.discovery import Origin as Place
-from pipeline.reading.discovery import discover, name_several
+from pipeline.reading.discovery import Way, discover, name_several
 from pipeline.reading.extents import Extent
 from pipeline.reading.planning import count, total
 from pipeline.reading.remote import listed_on
-from pipeline.writing.target import Target
+from pipeline.writing.places import Target
 from sej.checks import ITERABLE
 from sej.system.disk import absolute_path
 from shard.committing import last_number, wrote
@@ -40,52 +40,48 @@ _Progress = Callable[[int], None]
 _PER_TRIGGER: Final = 1_000_000
 
 
-class _Origin(NamedTuple):
+class _Origin:
     """What a job reads: a path, or journals on a hub.
 
     Attributes:
         name: the argument of ``load``.
-        options: how to reach the hub.
-        described: an absolute path, or hub and name: the same for each run, in whatever order addresses are passed.
         remote: the hub, or None.
+        described: an absolute path, or hub and name: the same for each run, in whatever order addresses are passed.
     """
 
-    name: str
-    options: dict[str, str]
-    described: str
-    remote: Remote | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         root: str | os.PathLike[str],
         hub: str | Sequence[str] | None,
         token: str | None,
         tls: ClientTLS | None,
-    ) -> _Origin:
-        """Check and return the arguments of a job.
+    ) -> None:
+        """Check the arguments of a job.
 
         Raises:
             OptionError: the path is not local, or the hub is not an address.
         """
         remote = Remote.named(hub, token, tls)
         if remote is None:
-            path = local_path(root)
-            return cls(path, {}, os.path.realpath(path))
-        remote = remote._replace(retry_s=RETRY_S)  # a job takes long, and would have to read again
-        name = os.fspath(root)
-        return cls(name, remote.options(), f"hub {','.join(sorted(remote.addresses))} {name}", remote)
+            self.name = local_path(root)
+            self.described = os.path.realpath(self.name)
+        else:
+            remote = remote._replace(retry_s=RETRY_S)  # a job takes long, and would have to read again
+            self.name = os.fspath(root)
+            self.described = f"hub {','.join(sorted(remote.addresses))} {self.name}"
+        self.remote = remote
 
-    @property
-    def schema(self) -> str:
-        """The columns of the journals, without those of a kept schema."""
-        return ddl(SEJ if self.remote is None and name_several([self.name]) else ONE_SOURCE)
+    def load(self, reader: Any, /, **more: Any) -> DataFrame:
+        """Read the columns of the journals, without those of a kept schema, as a table or a stream of Spark."""
+        columns = SEJ if self.remote is None and name_several([self.name]) else ONE_SOURCE
+        options = _set(more) | ({} if self.remote is None else self.remote.options())
+        found: DataFrame = reader.format("sej").schema(ddl(columns)).options(**options).load(self.name)
+        return found
 
     def stream(self, spark: SparkSession, messages_per_batch: int, **more: str | None) -> DataFrame:
         """Read from the first message on, in steps."""
-        steps = {"startingOffsets": "earliest", "maxMessagesPerTrigger": str(messages_per_batch)}
-        reader = spark.readStream.format("sej").schema(self.schema)
-        return reader.options(**self.options, **steps, **_set(more)).load(self.name)
+        steps = {"startingOffsets": "earliest", "maxMessagesPerTrigger": messages_per_batch}
+        return self.load(spark.readStream, **steps, **more)
 
     def require_distinct(self) -> None:
         """Refuse journals that have the same client, prefix and shard: a job would take them for one.
@@ -94,7 +90,7 @@ class _Origin(NamedTuple):
             OptionError: there are such journals, as two of one client that are not shards.
         """
         if self.remote is None:
-            there: Iterable[Place] = discover([self.name])
+            there: Iterable[Place] = discover([self.name], Way())
         else:
             with Line(self.remote._replace(retry_s=ANSWER_S)) as line:
                 there = listed_on(line, [self.name], None)
@@ -178,13 +174,12 @@ def archive(
     from pyspark.sql import functions as f
 
     folder = outside(spark_path(target))
-    origin = _Origin.of(root, hub, token, tls)
-    journals = origin.stream(spark, messages_per_batch, reader=reader)
+    journals = _Origin(root, hub, token, tls).stream(spark, messages_per_batch, reader=reader)
     day = f.expr(_UTC_DAY)  # to_date() would return the day in the session's time zone
     writer = journals.withColumn("day", f.when(f.col("timestamp").isNotNull(), day)).writeStream.format("parquet")
-    writer = writer.partitionBy("day", "shard").option("path", folder).option("compression", "zstd")
+    options = {"path": folder, "compression": "zstd", "checkpointLocation": f"{folder}/_checkpoint"}
     with reaching(folder):
-        return _run_to_end(writer.option("checkpointLocation", f"{folder}/_checkpoint"), progress)
+        return _run_to_end(writer.partitionBy("day", "shard").options(**options), progress)
 
 
 def restore(
@@ -293,7 +288,7 @@ def compact(
     """
     from pyspark.sql import functions as f
 
-    job = _Rewriting("compact", spark, _Origin.of(source, hub, token, tls), local_path(target))
+    job = _Rewriting("compact", spark, _Origin(source, hub, token, tls), local_path(target))
     latest = job.journals.groupBy(*_WHOSE, "key").agg(f.max_by(f.struct(*_MESSAGE), "offset").alias("m"))
     rows = latest.select(*_WHOSE, "key", "m.*")
     if not keep_deleted:
@@ -343,7 +338,7 @@ def dedupe(
         raise OptionError(
             f"by names no column, so all messages would be equal; expected some of {', '.join(ONE_SOURCE)}"
         )
-    job = _Rewriting("dedupe", spark, _Origin.of(source, hub, token, tls), local_path(target))
+    job = _Rewriting("dedupe", spark, _Origin(source, hub, token, tls), local_path(target))
     message = ("key", *_MESSAGE)
     first = job.journals.groupBy(*_WHOSE, *(f.col(name).alias(f"by_{name}") for name in names)).agg(
         f.min_by(f.struct(*message), "offset").alias("m")
@@ -368,18 +363,15 @@ class _Rewriting:
         self._target = target
         self._in_place = origin.described == os.path.realpath(target)
         self._name = _named(job, origin.described, os.path.realpath(target))
-        self._ends: dict[str, int] | None = None
-        reader = spark.read.format("sej").schema(origin.schema).options(**origin.options)
+        self._ends: str | None = None
         if self._in_place:  # what is appended meanwhile must not be removed
-            self._ends = {origin.name: Extent(origin).end for origin in discover([target])}
-            reader = reader.option("endingOffsets", json.dumps(self._ends))
-        self.journals = reader.load(target if self._in_place else origin.name)
+            self._ends = json.dumps({place.name: Extent(place).end for place in discover([target], Way())})
+        self.journals = origin.load(spark.read, endingOffsets=self._ends)
         self._origin = origin
 
     def write(self, rows: DataFrame, prefix: str | None, bits: int | None, progress: _Progress | None) -> None:
-        messages = 0 if progress is None else total([self._origin.name], self._origin.remote)
-        expected = None if self._ends is None else json.dumps(self._ends)
-        options = _set({"txnAppId": self._name, "prefix": prefix, "bits": bits, "expectedOffsets": expected})
+        messages = 0 if progress is None else total([self._origin.name], Way(remote=self._origin.remote))
+        options = _set({"txnAppId": self._name, "prefix": prefix, "bits": bits, "expectedOffsets": self._ends})
         place = Target.of(self._target, parse(WRITE, options))
         held = place.existing() and count(self._target) and not wrote(place, self._name)
         if held and not self._in_place:
@@ -428,18 +420,13 @@ def reshard(
     Returns:
         How many messages this run copied.
     """
-    origin = _Origin.of(source, hub, token, tls)
-    journals = origin.stream(spark, messages_per_batch, pattern=pattern)
+    journals = _Origin(source, hub, token, tls).stream(spark, messages_per_batch, pattern=pattern)
     folder = absolute_path(local_path(target))
     name = f"{prefix or ''}.{bits:x}".lstrip(".")
-    writer = (
-        journals.select("key", "value", "type", "timestamp_ns")
-        .writeStream.format("sej")
-        .option("path", folder)
-        .option("bits", bits)
-        .option("checkpointLocation", os.path.join(folder, ".staging", f"reshard-{name}"))
-    )
-    return _run_to_end(writer if prefix is None else writer.option("prefix", prefix), progress)
+    checkpoint = os.path.join(folder, ".staging", f"reshard-{name}")
+    options = _set({"path": folder, "prefix": prefix, "bits": bits, "checkpointLocation": checkpoint})
+    rows = journals.select("key", "value", "type", "timestamp_ns")
+    return _run_to_end(rows.writeStream.format("sej").options(**options), progress)
 
 
 class DirectoryStats(NamedTuple):
@@ -516,9 +503,9 @@ def stats(
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    origin = _Origin.of(root, hub, token, tls)
+    origin = _Origin(root, hub, token, tls)
     origin.require_distinct()
-    journals = spark.read.format("sej").schema(origin.schema).options(**origin.options).load(origin.name)
+    journals = origin.load(spark.read)
     time = f.when(f.col("timestamp").isNotNull(), f.col("timestamp_ns"))
     before = f.lag("time").over(Window.partitionBy(*_WHOSE).orderBy("offset"))
     sizes = journals.select(
@@ -538,21 +525,17 @@ def stats(
     )
     keys = journals.groupBy(*_WHOSE, "key").count().groupBy(*_WHOSE)
     top = keys.agg(f.max_by("key", "count").alias("top_key"), f.max("count").alias("top_count"))
-    tops = {tuple(row[name] for name in _WHOSE): row for row in top.collect()}
+    tops = {row[: len(_WHOSE)]: row for row in top.collect()}
     rows = summed.collect()
     if progress is not None:
         progress(sum(row.messages for row in rows))
     found = []
     for row in rows:
-        most = tops[tuple(row[name] for name in _WHOSE)]
-        values: dict[str, Any] = row.asDict()
+        most = tops[row[: len(_WHOSE)]]
         seconds = (row.last_ns - row.first_ns) / 1e9 if row.first_ns is not None else 0
-        values |= {
-            "rate": row.messages / seconds if seconds else None,
-            "top_key": bytes(most.top_key),
-            "top_key_share": most.top_count / row.messages,
-        }
-        found.append(DirectoryStats(**values))
+        rate = row.messages / seconds if seconds else None
+        share = most.top_count / row.messages
+        found.append(DirectoryStats(**row.asDict(), rate=rate, top_key=bytes(most.top_key), top_key_share=share))
     return sorted(found, key=lambda stat: (stat.client or "", stat.prefix or "", stat.shard or 0))
 
 

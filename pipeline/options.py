@@ -49,12 +49,8 @@ class Option(NamedTuple):
     default: Any = None
 
 
-class Options(dict[str, Any]):
-    """Parsed options, under lower-case names; case does not matter."""
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the value, or the default."""
-        return super().__getitem__(name.lower())
+Options = dict[str, Any]
+"""Parsed options by name, with those that were not given."""
 
 
 def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej") -> Options:
@@ -64,7 +60,7 @@ def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej"
         OptionError: an unknown name, or a value other than the expected.
     """
     known = {option.name.lower(): option for option in table}
-    values = {name: option.default for name, option in known.items()}
+    values = {option.name: option.default for option in known.values()}
     for name, text in given.items():
         lower = name.lower()
         if lower in SPARKS_OWN:
@@ -77,11 +73,11 @@ def parse(table: Iterable[Option], given: Mapping[str, str], source: str = "sej"
             )
             raise OptionError(f"the source {source!r} has no option {name!r} here{hint}")
         try:
-            values[lower] = option.kind.takes(text)
+            values[option.name] = option.kind.takes(text)
         except ValueError as error:
             reason = f" ({error})" if str(error) else ""
             raise OptionError(f"option {option.name} must be {option.kind.expected}, got {text!r}{reason}") from error
-    return Options(values)
+    return values
 
 
 SPARKS_OWN: Final = frozenset({"path", "paths", "checkpointlocation", "queryname"})

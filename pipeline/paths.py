@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 
 from pipeline.options import OptionError
+from sej.checks import ITERABLE, PATH
 from sej.system.disk import OS, around
 from sej.system.locks import host_name
 
@@ -37,9 +39,24 @@ def paths_of(options: Mapping[str, str], *, may_be_none: bool = False, local: bo
     return [local_path(path) if local else path for path in given]
 
 
-def is_address(path: str) -> bool:
-    """Return whether a path has a scheme, as in ``hdfs://host/orders``."""
-    return _ADDRESS.match(path) is not None
+def several(name: str, given: object) -> list[str]:
+    """Return an argument that is a path or several of them, as a list.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    paths = [given] if isinstance(given, str | os.PathLike) else given
+    ITERABLE(name, paths)
+    found = list(cast("Iterable[Any]", paths))
+    for path in found:
+        PATH(name, path)
+    return [os.fspath(path) for path in found]
+
+
+def file_system(path: str) -> str | None:
+    """Return the file system of an address, as ``hdfs`` of ``hdfs://host/orders``; None for a local path."""
+    found = _ADDRESS.match(path)
+    return None if found is None or found[1].lower() == "file" else found[1]
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -53,15 +70,15 @@ def local_path(path: str | os.PathLike[str]) -> str:
         '/srv/orders'
     """
     text = os.fspath(path)
+    if (kind := file_system(text)) is not None:
+        raise OptionError(
+            f"journals and queues are on a local disk, and {text!r} is on a file system of type {kind}: pass a"
+            " local path, or use a hub; only the archive of `archive` and `restore` may be remote"
+        )
     found = _ADDRESS.match(text)
     if found is None:
         return text.removeprefix("file:")
     rest = text[found.end() - 1 :]
-    if found[1].lower() != "file":
-        raise OptionError(
-            f"journals and queues are on a local disk, and {text!r} is on a file system of type {found[1]}: pass a"
-            " local path, or use a hub; only the archive of `archive` and `restore` may be remote"
-        )
     if rest.startswith("//") and not rest.startswith("///"):
         raise OptionError(f"{text!r} names a host; for a local path write it as in file:///srv/orders")
     return "/" + rest.lstrip("/")
@@ -74,10 +91,9 @@ def local_target(path: str | os.PathLike[str]) -> str:
         OptionError: it is not on a local disk, or it is among the files of a journal.
     """
     text = os.fspath(path)
-    found = _ADDRESS.match(text)
-    if found is not None and found[1].lower() != "file":
+    if (kind := file_system(text)) is not None:
         raise OptionError(
-            f"this command writes to a local disk, and {text!r} is on a file system of type {found[1]}: let Spark write"
+            f"this command writes to a local disk, and {text!r} is on a file system of type {kind}: let Spark write"
             f" there, as in spark.read.format('sej').load(path).write.parquet({text!r})"
         )
     return outside(local_path(text))
@@ -89,9 +105,7 @@ def outside(target: str) -> str:
     Raises:
         OptionError: it is among the files of a journal, as in ``orders/jnl/x.parquet``.
     """
-    found = _ADDRESS.match(target)
-    local = found is None or found[1].lower() == "file"
-    journal = around(OS, local_path(target)) if local else None
+    journal = around(OS, local_path(target)) if file_system(target) is None else None
     if journal is not None:
         raise OptionError(
             f"{target!r} is among the files of the journal {journal}, where only SEJ may write: choose a path outside"
@@ -118,7 +132,7 @@ def reaching(address: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_address(address) or _NO_CLIENT.search(str(error)) is None:
+        if file_system(address) is None or _NO_CLIENT.search(str(error)) is None:
             raise
         raise OptionError(
             f"Spark has no client for the file system of {address!r}: add one to the session, as for s3a with the"
@@ -133,9 +147,9 @@ def spark_path(path: str | os.PathLike[str]) -> str:
         OptionError: the address has lost a slash, as in ``pathlib.Path("s3a://b/x")``.
     """
     text = os.fspath(path)
-    found = _ADDRESS.match(text)
-    if found is None or found[1].lower() == "file":
+    kind = file_system(text)
+    if kind is None:
         return os.path.abspath(local_path(text))
-    if not text[found.end() :].startswith("/"):
+    if not text.startswith(f"{kind}://"):
         raise OptionError(f"{text!r} is not an address; pass it as text, as in 's3a://bucket/orders'")
     return text.rstrip("/")

@@ -158,9 +158,7 @@ def register(spark: SparkSession) -> None:
     _check_version()
     if (reason := why_not_compiled()) is not None:
         _log.warning("the codec of this program is pure Python, which is slow: %s", reason)
-    from pipeline.formats.rows import KestrelSource
-    from pipeline.formats.sej import SejSource
-    from pipeline.formats.textqueue import TextQueueSource
+    from pipeline.formats import KestrelSource, SejSource, TextQueueSource
 
     parallelism = None if is_connect(spark) else _parallelism(spark)
     known = type("SejSource", (SejSource,), {"parallelism": parallelism, "__module__": "__main__"})

@@ -18,9 +18,8 @@ from tests.forking import launch
 
 _MODULES: Final = (
     "pandas",
-    "pipeline.formats.rows",
-    "pipeline.formats.sej",
-    "pipeline.formats.textqueue",
+    "pipeline.formats",
+    "pipeline.writing.on_file",
     "pipeline.reading.task",
     "pyspark.daemon",
     "pyspark.sql.pandas.serializers",

@@ -1,9 +1,13 @@
-"""From paths to origins: which SEJ directories a path has, and what their names mean.
+"""What is read: from paths to origins, and from the conditions of a query to offsets, times and origins.
 
 A path is one SEJ directory, a sharded journal, or a hub's root; or a name for several of them: a glob, or a
 directory that has them below it and no SEJ directory itself. The rules are the same in all packages: ``jnl/`` means
 a SEJ directory, the marker ``.hub`` a hub's root. Without the marker, a directory whose names all parse as shards is a
 sharded journal, and anything else a hub. ``layout`` forces one. Names that begin with a dot are ignored.
+
+The conditions are an AND-list. One that is fully answered here needs no further test. A condition on time does: the
+index finds the first message that is new enough, and readers return only messages within the bounds, which include the
+whole last microsecond. Timestamps may be unordered, so only the beginning is skipped.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from hub.naming import is_root
-from pipeline.options import OptionError
+from pipeline.connection import Remote
+from pipeline.options import OptionError, ns_of
 from pipeline.paths import local_path
 from sej.errors import JournalNotFoundError, NotAJournalError, SejError
 from sej.journal.directory import Directory, is_journal, journal_id, journals_in
@@ -25,23 +30,48 @@ from sej.journal.segment import Place
 from sej.system.disk import OS, absolute_path
 from shard.names import RECORDS_DIR, Found, Layout, entry, existing, find, recognize
 
+if TYPE_CHECKING:
+    from pipeline.values import ValueFormat
+
 _log = logging.getLogger("pipeline")
 
+CHUNK_BYTES: Final = 1 << 20
 
-def discover(
-    paths: Iterable[str],
-    *,
-    layout: Layout | None = None,
-    pattern: str | None = None,
-    may_be_empty: bool = False,
-    may_be_gone: bool = False,
-) -> list[Origin]:
-    """Return the SEJ directories below paths, sorted by name in each.
+
+class Way(NamedTuple):
+    """How journals are found, planned and read; it is sent to the tasks.
+
+    Attributes:
+        layout: the layout of each path; None: detect it.
+        pattern: only names that match it, see :func:`matching`; None: all.
+        clients: only these clients of a hub; None: all.
+        remote: the hub to read through; None: files.
+        on_corruption: raise, or skip and report.
+        fail_on_data_loss: raise if messages were deleted since the plan was made, or log it.
+        verify: check blocks against their checksums.
+        report: a directory for reports of skipped messages, or None.
+        values: what columns the values become that a journal does not have itself.
+        chunk_bytes: how much of a segment is read in one step; a batch is made of it.
+    """
+
+    layout: Layout | None = None
+    pattern: str | None = None
+    clients: tuple[str, ...] | None = None
+    remote: Remote | None = None
+    on_corruption: Literal["raise", "skip"] = "raise"
+    fail_on_data_loss: bool = True
+    verify: bool = False
+    report: str | None = None
+    values: ValueFormat | None = None
+    chunk_bytes: int = CHUNK_BYTES
+
+
+def discover(paths: Iterable[str], way: Way, *, may_be_empty: bool = False, may_be_gone: bool = False) -> list[Origin]:
+    """Return the SEJ directories below paths, sorted by name in each; of all clients.
 
     Args:
         paths: roots.
-        layout: the layout of each; None: detect it.
-        pattern: only names that match it; see :func:`matching`.
+        way: layout and pattern.
         may_be_empty: whether a directory without journals is accepted.
         may_be_gone: whether a path that does not exist, or has no journal, is skipped.
 
@@ -57,6 +87,7 @@ def discover(
         raise OptionError(f"a path is passed twice, leave one out: {', '.join(roots)}")
     is_one = len(given) == 1 and roots == given
     found: list[Origin] = []
+    layout, pattern = way.layout, way.pattern
     for root in roots:
         if may_be_gone and (OS.status(root) is None or (layout == "directory" and not is_journal(OS, root))):
             continue
@@ -227,3 +258,89 @@ def short_id(directory: Directory) -> str:
     """
     found = journal_id(directory)
     return found[:ID_BYTES].hex() if found else ""
+
+
+OF_ORIGIN: Final = {"source": "source", "client": "client", "prefix": "prefix", "shard_bits": "bits", "shard": "shard"}
+"""The columns that are attributes of an origin."""
+_NEVER_NULL: Final = ("offset", "timestamp_ns", "type", "key", "value")
+_US_NS: Final = 1000
+OLDEST, NEWEST = -(2**63), 2**63 - 1
+"""The limits of timestamps, in ns."""
+
+
+class Condition(NamedTuple):
+    """A comparison of a column with a value.
+
+    Attributes:
+        column: its name.
+        test: how it is compared; ``"<=>"`` is equality that is true for two nulls.
+        value: the value; a list with ``"in"``.
+    """
+
+    column: str
+    test: Literal["=", "!=", "<=>", "<", "<=", ">", ">=", "in", "is null", "is not null"]
+    value: Any = None
+
+
+class Chosen(NamedTuple):
+    """What conditions leave to read.
+
+    Attributes:
+        low: no offset below.
+        high: no offset from here on.
+        since: no message older than this, ns.
+        until: no message newer than this, ns.
+        origins: pairs of an origin's attribute and its accepted values.
+    """
+
+    low: int = 0
+    high: int = 2**63
+    since: int = OLDEST
+    until: int = NEWEST
+    origins: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+
+    def takes(self, origin: Origin) -> bool:
+        """Return whether an origin must be read."""
+        return all(getattr(origin, name) in values for name, values in self.origins)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time of each message decides."""
+        return self.since > OLDEST or self.until < NEWEST
+
+
+EVERYTHING: Final = Chosen()
+
+
+def narrow(chosen: Chosen, given: Condition) -> tuple[Chosen, bool]:
+    """Return what one more condition leaves to read, and whether each message then fulfils it."""
+    column, test, value = given
+    if test == "is not null" and column in _NEVER_NULL:
+        return chosen, True
+    if column in OF_ORIGIN:
+        if test == "in":
+            values = tuple(each for each in value if each is not None)
+        elif test in ("is null", "<=>") or (test == "=" and value is not None):
+            values = (value,)
+        else:
+            return chosen, False
+        return chosen._replace(origins=(*chosen.origins, (OF_ORIGIN[column], values))), True
+    if column not in ("offset", "timestamp", "timestamp_ns") or value is None:
+        return chosen, False
+    first, last = value, value
+    if column == "timestamp":  # columns cut a timestamp to microseconds, so the whole microsecond counts
+        first, last = ns_of(value), ns_of(value) + _US_NS - 1
+    low, high = OLDEST, NEWEST
+    if test in ("=", "<=>"):
+        low, high = first, last
+    elif test in (">", ">="):
+        low = first if test == ">=" else last + 1
+    elif test in ("<", "<="):
+        high = last if test == "<=" else first - 1
+    else:
+        return chosen, False
+    if column == "offset":
+        return chosen._replace(low=max(chosen.low, low), high=min(chosen.high, high + 1)), True
+    if low > NEWEST or high < OLDEST:
+        return chosen._replace(high=0), False
+    return chosen._replace(since=max(chosen.since, low), until=min(chosen.until, high)), False

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from pipeline.reading.discovery import Origin, Slice, discover, short_id
+from pipeline.reading.discovery import Origin, Slice, Way, discover, short_id
 from sej.errors import CorruptionError, JournalNotFoundError, NotAJournalError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Segment, containing, count_messages
@@ -25,7 +25,6 @@ from sej.journal.tail import Tail
 from sej.journal.tier import Archived, readable
 from sej.journal.view import Journal
 from sej.system.disk import OS, Status
-from shard.names import Layout
 
 
 class _Knot(NamedTuple):
@@ -67,15 +66,14 @@ class Extent:
         self.end = Tail(self._directory).end_offset()
         for segment in readable(self._directory):
             if isinstance(segment, Archived):
-                self._segments.append(segment)
-                self._sizes.append(segment.listed.size)
-                self._identities.append((0, 0))
+                size, identity = segment.listed.size, (0, 0)
+            elif (there := OS.status(segment.path)) is not None and segment.first_offset <= self.end:
+                size, identity = there.size, there.identity
+            else:
                 continue
-            there = OS.status(segment.path)
-            if there is not None and segment.first_offset <= self.end:
-                self._segments.append(segment)
-                self._sizes.append(there.size)
-                self._identities.append(there.identity)
+            self._segments.append(segment)
+            self._sizes.append(size)
+            self._identities.append(identity)
         self._before = list(accumulate(self._sizes, initial=0))
         self._knots: dict[int, list[_Knot]] = {}
         self.first = self._segments[0].first_offset if self._segments else 0
@@ -290,33 +288,17 @@ class Root:
         followers: by name.
     """
 
-    def __init__(
-        self,
-        paths: list[str],
-        *,
-        layout: Layout | None = None,
-        pattern: str | None = None,
-        clients: Sequence[str] | None = None,
-        on_corruption: Literal["raise", "skip"] = "raise",
-        may_vanish: bool = False,
-    ) -> None:
+    def __init__(self, paths: Sequence[str], way: Way) -> None:
         """Create a root that has not polled yet.
 
         Args:
             paths: a change of one of them triggers a new discovery.
-            layout: as for :func:`discover`.
-            pattern: as there.
-            clients: only these clients of a hub; None: all.
-            on_corruption: as for :class:`Follower`.
-            may_vanish: whether a journal may be removed; else that is an error.
+            way: how they are read. If that must not fail on data loss, a journal may be removed; else that is an error.
         """
         self.followers: dict[str, Follower] = {}
         self._paths = paths
-        self._layout = layout
-        self._pattern = pattern
-        self._clients = clients
-        self._on_corruption = on_corruption
-        self._may_vanish = may_vanish
+        self._way = way
+        self._may_vanish = not way.fail_on_data_loss
         self._marks: list[tuple[int, int, int] | None] = []
         self._scanned_at = float("-inf")
 
@@ -332,13 +314,10 @@ class Root:
         now = time.monotonic()
         if marks != self._marks or now - self._scanned_at >= _RESCAN_S:
             gone = self._may_vanish and self._scanned_at > float("-inf")
-            there = discover(
-                self._paths, layout=self._layout, pattern=self._pattern, may_be_empty=True, may_be_gone=gone
-            )
             self.followers = {
-                origin.name: self.followers.get(origin.name) or Follower(origin, self._on_corruption)
-                for origin in there
-                if self._clients is None or origin.client in self._clients
+                origin.name: self.followers.get(origin.name) or Follower(origin, self._way.on_corruption)
+                for origin in discover(self._paths, self._way, may_be_empty=True, may_be_gone=gone)
+                if self._way.clients is None or origin.client in self._way.clients
             }
             self._marks, self._scanned_at = marks, now
         for name, follower in list(self.followers.items()):

@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, get_args
 from zlib import crc32
 
 from pipeline.connection import Line, Remote
 from pipeline.options import OptionError
-from pipeline.reading.conditions import Chosen
-from pipeline.reading.discovery import Origin, Slice, discover
-from pipeline.reading.extents import Extent
+from pipeline.paths import several
+from pipeline.reading.discovery import EVERYTHING, OLDEST, Chosen, Origin, Slice, Way, discover
+from pipeline.reading.extents import Extent, Follower
 from pipeline.reading.remote import RemoteExtent, listed_on, read
-from sej.checks import ITERABLE, PATH, one_of, optional, require
-from sej.errors import JournalNotFoundError
+from sej.checks import one_of, optional, require
+from sej.errors import CorruptionError, JournalNotFoundError
 from shard.names import Layout
 
 if TYPE_CHECKING:
     from hub.wire import ClientTLS, Listed
 
 
+Extents = Extent | RemoteExtent
+"""What a journal holds when a read is planned, on a disk or on a hub."""
+Followers = Follower | RemoteExtent
+"""What a journal holds at the newest poll."""
 PARTITION_BYTES_MAX: Final = 256 << 20
 """Larger partitions are divided further: a failed task reads its partition again.
 
@@ -37,45 +41,38 @@ PARTITION_BYTES_MIN: Final = 1 << 20
 """Fewer bytes are not worth a task of their own."""
 
 
-def extents_of(
-    paths: Sequence[str],
-    remote: Remote | None,
-    *,
-    layout: Layout | None = None,
-    pattern: str | None = None,
-    clients: Sequence[str] | None = None,
-    on_corruption: Literal["raise", "skip"] = "raise",
-    chosen: Chosen | None = None,
-) -> Iterator[Extent | RemoteExtent]:
-    """Yield the journals below paths, or on a hub, with what each holds now.
-
-    Args:
-        paths: as for :func:`pipeline.reading.discovery.discover`, or names on the hub.
-        remote: the hub; None: files.
-        layout: as for ``discover``.
-        pattern: as there.
-        clients: only these clients of a hub; None: all.
-        on_corruption: as for :class:`Extent`.
-        chosen: leave out journals that it does not take.
+def extents_of(paths: Sequence[str], way: Way, chosen: Chosen = EVERYTHING) -> Iterator[Extents]:
+    """Yield the journals below paths, or on a hub, with what each holds now, unless conditions leave them out.
 
     Raises:
-        JournalNotFoundError: the client does not exist; or as ``discover``.
+        JournalNotFoundError: the client does not exist; or as :func:`discover`.
     """
     listed: dict[Origin, Listed] = {}
-    if remote is None:
-        there = discover(paths, layout=layout, pattern=pattern)
+    if way.remote is None:
+        there = discover(paths, way)
     else:
-        with Line(remote) as line:
-            listed = listed_on(line, paths, pattern)
+        with Line(way.remote) as line:
+            listed = listed_on(line, paths, way.pattern)
         there = list(listed)
-    if clients is not None:
-        refuse_unknown(clients, there)
+    refuse_unknown(way.clients or (), there)
     for origin in there:
-        if (chosen is None or chosen.takes(origin)) and (clients is None or origin.client in clients):
-            if remote is None:
-                yield Extent(origin, on_corruption=on_corruption)
+        if chosen.takes(origin) and (way.clients is None or origin.client in way.clients):
+            if way.remote is None:
+                yield Extent(origin, on_corruption=way.on_corruption)
             else:
-                yield RemoteExtent(origin, listed[origin], remote)
+                yield RemoteExtent(origin, listed[origin], way.remote)
+
+
+def part_of(extent: Extents, way: Way, chosen: Chosen, start: int, stop: int) -> Slice:
+    """Return what conditions leave of the messages [start, stop), perhaps nothing."""
+    start, stop = max(start, chosen.low), min(stop, chosen.high)
+    if chosen.since > OLDEST and start < stop:
+        try:
+            start = max(start, extent.find_time(chosen.since))
+        except CorruptionError:  # then every message is read
+            if way.on_corruption == "raise":
+                raise
+    return extent.slice(start, stop)
 
 
 def refuse_unknown(clients: Iterable[str], there: Iterable[Origin]) -> None:
@@ -107,7 +104,7 @@ def partition_count(size: int, at_least: int | None, at_most: int | None, at_onc
 
 def pack(
     slices: list[Slice],
-    extents: Mapping[str, Extent] | Mapping[str, RemoteExtent] | Mapping[str, Extent | RemoteExtent],
+    extents: Mapping[str, Extents],
     *,
     at_least: int | None = None,
     at_most: int | None = None,
@@ -252,23 +249,17 @@ def count(
     remote = Remote.named(hub, token, tls)
     if remote is not None and layout is not None:
         raise OptionError("layout is for a path; with hub, leave layout out")
-    if not isinstance(root, str | os.PathLike) and (root is not None or remote is None):
-        ITERABLE("root", root)
-    given = [] if root is None else [root] if isinstance(root, str | os.PathLike) else list(root)
-    for each in given:
-        PATH("root", each)
-    roots = [os.fspath(path) for path in given]
-    return total(roots, remote, layout=layout, pattern=pattern)
+    roots = [] if root is None and remote is not None else several("root", root)
+    return total(roots, Way(layout, pattern, remote=remote))
 
 
-def total(roots: Sequence[str], remote: Remote | None, **how: Any) -> int:
-    """As :func:`count`; how are arguments of :func:`extents_of`."""
-    return sum(_count(extent, remote) for extent in extents_of(roots, remote, **how))
-
-
-def _count(extent: Extent | RemoteExtent, remote: Remote | None) -> int:
-    count = extent.count(extent.first, extent.end)
-    if count is None:  # damaged
-        assert remote is not None
-        count = sum(rows.found.messages for rows in read(remote, extent.slice(extent.first, extent.end), ()))
-    return count
+def total(roots: Sequence[str], way: Way) -> int:
+    """As :func:`count`."""
+    found = 0
+    for extent in extents_of(roots, way):
+        count = extent.count(extent.first, extent.end)
+        if count is None:  # damaged
+            every = extent.slice(extent.first, extent.end)
+            count = sum(rows.found.messages for rows in read(every, (), way, EVERYTHING))
+        found += count
+    return found

@@ -24,10 +24,8 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.options import OptionError, Options
-from pipeline.reading.conditions import Chosen
-from pipeline.reading.discovery import Origin, Slice, lost
-from pipeline.reading.extents import Extent, Follower
-from pipeline.reading.remote import RemoteExtent
+from pipeline.reading.discovery import Chosen, Origin, Slice, Way, lost
+from pipeline.reading.planning import Extents, Followers, part_of
 from sej.errors import (
     ClosedError,
     JournalNotFoundError,
@@ -42,14 +40,12 @@ Offsets = dict[str, dict[str, Any]]
 _log = logging.getLogger("pipeline")
 
 
-def entry(follower: Follower | RemoteExtent, offset: int) -> dict[str, Any]:
+def entry(follower: Followers, offset: int) -> dict[str, Any]:
     """Return one directory's part of an offset."""
     return {"id": follower.id, "offset": offset}
 
 
-def start_in(
-    follower: Follower | RemoteExtent, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false"
-) -> int:
+def start_in(follower: Followers, start: Offsets, *, fail: bool, way_out: str = "set failOnDataLoss=false") -> int:
     """Return where a stream continues in a journal. A journal that is new to it is read from its first message on.
 
     Args:
@@ -65,14 +61,14 @@ def start_in(
     known = start.get(follower.origin.name)
     if known is None:
         return follower.first
-    offset, path = int(known["offset"]), follower.origin.path
+    offset = int(known["offset"])
+    where: dict[str, Any] = {"path": follower.origin.path, "offset": offset}
     if known["id"] and follower.id != known["id"]:
         begin = follower.first
         error: SejError = OffsetBeyondEndError(
             f"this journal was re-created since the stream read it, with other messages; {way_out} to continue with"
             f" its first one, {begin}",
-            path=path,
-            offset=offset,
+            **where,
         )
     elif offset < follower.first:
         begin = follower.first
@@ -80,16 +76,14 @@ def start_in(
             f"messages {offset} to {begin - 1} were deleted before the stream read them; set the option"
             f" reader, so that retention waits for the stream, or {way_out} to continue",
             first_available=begin,
-            path=path,
-            offset=offset,
+            **where,
         )
     elif offset > follower.end:
         begin = follower.end
         error = OffsetBeyondEndError(
             f"the stream has read up to {offset}, but the journal ends at {begin}: it was truncated or"
             f" replaced; {way_out} to continue with new messages",
-            path=path,
-            offset=offset,
+            **where,
         )
     else:
         return offset
@@ -97,9 +91,7 @@ def start_in(
     return begin
 
 
-def advance(
-    followers: Mapping[str, Follower | RemoteExtent], start: Offsets, ends: Mapping[str, int], *, fail: bool
-) -> Offsets:
+def advance(followers: Mapping[str, Followers], start: Offsets, ends: Mapping[str, int], *, fail: bool) -> Offsets:
     """Return the offset with these ends; directories that were removed keep their offset.
 
     Raises:
@@ -113,7 +105,7 @@ def advance(
     return dict(sorted(found.items()))
 
 
-def still_there(follower: Follower | RemoteExtent | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
+def still_there(follower: Followers | None, name: str, until: Mapping[str, Any], *, fail: bool) -> bool:
     """Return whether a planned batch can be read in a directory: after a crash Spark plans it again, even much later.
 
     Raises:
@@ -168,12 +160,13 @@ def by_directory(given: str | dict[str, int], origins: Sequence[Origin], option:
     return found
 
 
-def slices(extents: Sequence[Extent | RemoteExtent], options: Options, chosen: Chosen) -> list[Slice]:
+def slices(extents: Sequence[Extents], options: Options, way: Way, chosen: Chosen) -> list[Slice]:
     """Return the messages to read, one slice for each origin, without empty ones.
 
     Args:
         extents: the existing messages.
         options: of a batch read.
+        way: how it reads.
         chosen: what filters leave.
 
     Raises:
@@ -192,38 +185,33 @@ def slices(extents: Sequence[Extent | RemoteExtent], options: Options, chosen: C
             stop = extent.find_time(options["endingTimestamp"])
         start = _resolve(extent, start, "startingOffsets", fail=options["failOnDataLoss"])
         stop = _resolve(extent, stop, "endingOffsets", fail=options["failOnDataLoss"])
-        start, stop = max(start, chosen.low), stop if chosen.high is None else min(stop, chosen.high)
-        if chosen.since is not None and start < stop:
-            start = max(start, extent.find_time(chosen.since))
-        part = extent.slice(start, stop)
+        part = part_of(extent, way, chosen, start, stop)
         if part.start < part.stop:
             found.append(part)
     return found
 
 
-def _resolve(extent: Extent | RemoteExtent, offset: int, option: str, *, fail: bool) -> int:
+def _resolve(extent: Extents, offset: int, option: str, *, fail: bool) -> int:
     if offset == EARLIEST:
         return extent.first
     if offset == LATEST:
         return extent.end
-    path = extent.origin.path
+    where: dict[str, Any] = {"path": extent.origin.path, "offset": offset}
     if offset < extent.first and option == "startingOffsets":
-        found: SejError = OffsetTooSmallError(
+        deleted = OffsetTooSmallError(
             f"{option} requests message {offset}, which was deleted; start from {extent.first}, the first"
             " existing message, or set failOnDataLoss=false",
             first_available=extent.first,
-            path=path,
-            offset=offset,
+            **where,
         )
-        lost(found, fail=fail)
+        lost(deleted, fail=fail)
     if offset > extent.end:
-        found = OffsetBeyondEndError(
+        beyond = OffsetBeyondEndError(
             f"{option} requests offset {offset}, but the journal ends at {extent.end}; use latest, or set"
             " failOnDataLoss=false",
-            path=path,
-            offset=offset,
+            **where,
         )
-        lost(found, fail=fail)
+        lost(beyond, fail=fail)
     return min(max(offset, extent.first), extent.end)
 
 

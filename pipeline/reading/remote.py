@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from hub.errors import ReaderHeldError, UnavailableError
 from hub.naming import Source, client_of
 from pipeline.connection import Line, Remote
-from pipeline.reading.discovery import ID_BYTES, Origin, Slice, matching
+from pipeline.reading.discovery import ID_BYTES, NEWEST, OLDEST, Chosen, Origin, Slice, Way, matching
 from sej.errors import JournalNotFoundError, TruncatedError
 from shard.names import split_name
 
@@ -32,17 +32,8 @@ _T = TypeVar("_T")
 _log = logging.getLogger("pipeline")
 
 
-def read(
-    remote: Remote,
-    part: Slice,
-    columns: Iterable[str],
-    *,
-    since: int | None = None,
-    until: int | None = None,
-    skip: bool = False,
-    verify: bool = False,
-) -> Iterator[Rows]:
-    """Yield the messages of a slice, with these columns. The hub may leave out those that are older or newer.
+def read(part: Slice, columns: Iterable[str], way: Way, chosen: Chosen) -> Iterator[Rows]:
+    """Yield the messages of a slice, with these columns. The hub may leave out those of other times.
 
     Yields fewer if the hub has no more.
 
@@ -50,21 +41,23 @@ def read(
 
     Raises:
         OffsetTooSmallError: the hub deleted them.
-        CorruptionError: the hub's copy is damaged, and skip is not set.
+        CorruptionError: the hub's copy is damaged, and that is not skipped.
         TruncatedError: the journal was re-created since the read was planned.
         UnavailableError: the hub was out of reach for longer than retry_s.
     """
-    due, names, retry = part.start, tuple(columns), remote.retry()
+    assert way.remote is not None
+    due, names, retry = part.start, tuple(columns), way.remote.retry()
     journal, whose = part.origin.name.partition(".")[2], part.origin.client
+    how = {"skip": way.on_corruption == "skip", "verify": way.verify}
+    since, until = _bound(chosen.since, OLDEST), _bound(chosen.until, NEWEST)
     while due < part.stop:
         try:
             retry.trying()
-            with remote.client(part.origin.name, retry.attempts) as client:
+            with way.remote.client(part.origin.name, retry.attempts) as client:
                 is_checked = False
                 for rows in client.read_columns(
-                    journal, due, part.stop,
-                    columns=names, since=since, until=until, client_id=whose, skip=skip, verify=verify,
-                ):  # fmt: skip
+                    journal, due, part.stop, columns=names, since=since, until=until, client_id=whose, **how
+                ):
                     retry.reached()
                     if not is_checked:  # one call returns the messages of one journal
                         _check_identity(client.identity(journal, client_id=whose), part)
@@ -74,6 +67,11 @@ def read(
             return
         except UnavailableError as error:
             retry.wait(error)
+
+
+def _bound(time: int, limit: int) -> int | None:
+    """Return a bound as the hub takes it, which sends the time of each message if there is one."""
+    return None if time == limit else time
 
 
 def _check_identity(found: bytes, part: Slice) -> None:
@@ -89,12 +87,12 @@ def _short(identity: bytes) -> str:
     return identity[:ID_BYTES].hex()
 
 
-def has(remote: Remote, origin: Origin, stop: int) -> bool:
-    """Return whether a journal still reaches to an offset: then messages that a read left out before it are damaged."""
-    with Line(remote) as line:
-        return (
-            line.ask(lambda client: client.end_offset(origin.name.partition(".")[2], client_id=origin.client)) >= stop
-        )
+def has(way: Way, part: Slice) -> bool:
+    """Return whether a journal still reaches to a slice's end: then messages of it that a read left out are damaged."""
+    assert way.remote is not None
+    journal, whose = part.origin.name.partition(".")[2], part.origin.client
+    with Line(way.remote) as line:
+        return line.ask(lambda client: client.end_offset(journal, client_id=whose)) >= part.stop
 
 
 class RemoteExtent:
@@ -158,13 +156,14 @@ class RemoteRoot:
         followers: by name.
     """
 
-    def __init__(self, remote: Remote, names: Sequence[str], pattern: str | None) -> None:
+    def __init__(self, names: Sequence[str], way: Way) -> None:
         """Create it without a call."""
+        assert way.remote is not None
         self.followers: dict[str, RemoteExtent] = {}
-        self._remote = remote
-        self._line = Line(remote)
+        self._remote = way.remote
+        self._line = Line(way.remote)
         self._names = names
-        self._pattern = pattern
+        self._pattern = way.pattern
         self._looked_at = float("-inf")
 
     def check(self) -> None:

@@ -72,7 +72,6 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-Kind = Literal["kestrel", "libkestrel"]
 _Item = tuple[str, int | None, int | None, int | None, int | None, bytes]
 """State, id, times of adding and expiry in ms, errors, data."""
 _MOST_MS: Final = (2**63 - 1) // 10**6
@@ -89,14 +88,14 @@ class KestrelItems:
         self,
         paths: Sequence[str],
         queue: str | None = None,
-        kind: Kind | None = None,
+        kind: Literal["kestrel", "libkestrel"] | None = None,
         reader: str | None = None,
         on_damage: Literal["raise", "skip"] = "raise",
     ) -> None:
         """Set what is read: one queue of each directory, or None: what the paths mean, see :func:`queues`."""
         self._paths = [absolute_path(path) for path in paths]  # an executor has another working directory
         self._queue = queue
-        self._how: dict[str, Any] = {"kind": kind, "reader": reader, "on_damage": on_damage}
+        self._kind, self._reader, self._on_damage = kind, reader, on_damage
 
     def parts(self) -> list[tuple[str, str]]:
         """Return the queues, each as directory and name."""
@@ -109,44 +108,33 @@ class KestrelItems:
         return [(path, self._queue) for path in self._paths]
 
     def rows(self, part: tuple[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the items of a queue, as :func:`rows_of` does."""
-        return rows_of(part[0], queue=part[1], **self._how)
+        """Yield the items of a queue, head first; reserved items come first, as after a restart.
 
+        Raises:
+            MissingError: the queue has no file.
+            CorruptionError: a file is damaged; with ``skip`` it is read up to the damage, which is logged.
+            OptionError: the queue has no such reader; a Kestrel 2 queue has none.
+        """
+        from kestrel.errors import MissingError
+        from kestrel.files import formats_of
 
-def rows_of(
-    directory: str,
-    *,
-    queue: str,
-    kind: Kind | None = None,
-    reader: str | None = None,
-    on_damage: Literal["raise", "skip"] = "raise",
-) -> Iterator[dict[str, Any]]:
-    """Yield the items of a queue, head first; reserved items come first, as after a restart.
-
-    Raises:
-        MissingError: the queue has no file.
-        CorruptionError: a file is damaged; with ``skip`` it is read up to the damage, which is logged.
-        OptionError: the queue has no such reader; a Kestrel 2 queue has none.
-    """
-    from kestrel.errors import MissingError
-    from kestrel.files import formats_of
-
-    if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
-        raise MissingError(
-            f"queue {queue!r} has no file here; `sej kestrel ls` lists the queues of a directory", path=directory
-        )
-    if kind == "libkestrel" or (kind is None and True in formats_of(directory, queue)):
-        found = _libkestrel(directory, queue, reader, on_damage)
-    elif reader is None:
-        found = _kestrel(directory, queue, on_damage)
-    else:
-        raise OptionError(
-            f"queue {queue!r} has the format of Kestrel 2, which has no readers; leave the option reader out"
-        )
-    for ordinal, (state, id_, added, expires, errors, data) in enumerate(found):
-        times = {"add_time": _time(added), "expire_time": _time(expires)}
-        row = {"queue": queue, "ordinal": ordinal, "id": id_, "state": state, "error_count": errors}
-        yield {**row, **times, "data": data}
+        directory, queue = part
+        if not any(name == queue or name.startswith((f"{queue}.", f"{queue}~~")) for name in os.listdir(directory)):
+            raise MissingError(
+                f"queue {queue!r} has no file here; `sej kestrel ls` lists the queues of a directory", path=directory
+            )
+        if self._kind == "libkestrel" or (self._kind is None and True in formats_of(directory, queue)):
+            found = _libkestrel(directory, queue, self._reader, self._on_damage)
+        elif self._reader is None:
+            found = _kestrel(directory, queue, self._on_damage)
+        else:
+            raise OptionError(
+                f"queue {queue!r} has the format of Kestrel 2, which has no readers; leave the option reader out"
+            )
+        for ordinal, (state, id_, added, expires, errors, data) in enumerate(found):
+            times = {"add_time": _time(added), "expire_time": _time(expires)}
+            row = {"queue": queue, "ordinal": ordinal, "id": id_, "state": state, "error_count": errors}
+            yield {**row, **times, "data": data}
 
 
 def _kestrel(directory: str, queue: str, on_damage: str) -> Iterator[_Item]:

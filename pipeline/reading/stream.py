@@ -53,10 +53,18 @@ from pyspark.sql.types import StructType
 from pipeline.columns import arrow_schema_of, check_projection
 from pipeline.connection import Remote
 from pipeline.options import Options
-from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Slice
-from pipeline.reading.extents import Extent, Follower, Root
-from pipeline.reading.planning import PARTITION_BYTES_MIN, by_bytes, by_messages, cores, extents_of, pack
+from pipeline.reading.discovery import EVERYTHING, Chosen, Condition, Slice, Way, narrow
+from pipeline.reading.extents import Root
+from pipeline.reading.planning import (
+    PARTITION_BYTES_MIN,
+    Extents,
+    Followers,
+    by_bytes,
+    by_messages,
+    cores,
+    extents_of,
+    pack,
+)
 from pipeline.reading.progress import (
     EARLIEST,
     LATEST,
@@ -69,8 +77,8 @@ from pipeline.reading.progress import (
     start_in,
     still_there,
 )
-from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
-from pipeline.reading.task import read, task_options
+from pipeline.reading.remote import RemoteProgress, RemoteRoot
+from pipeline.reading.task import read
 from pipeline.values import values_of
 from sej.checks import require
 
@@ -86,21 +94,33 @@ class _Read:
         self.options = options
         self._parallelism = parallelism
         self._schema = check_projection(schema, others=options["valueFormat"] is not None)
-        self._values = values_of(options)
+        self.way = way_of(options)
 
-    def packed(self, parts: list[Slice], extents: Mapping[str, Extent | RemoteExtent]) -> list[InputPartition]:
+    def packed(self, parts: list[Slice], extents: Mapping[str, Extents]) -> list[InputPartition]:
         """Return slices as partitions."""
         least, most = self.options["minPartitions"], self.options["maxPartitions"]
         return [
             *map(InputPartition, pack(parts, extents, at_least=least, at_most=most, at_once=cores(self._parallelism)))
         ]
 
-    def rows(
-        self, partition: InputPartition, since: int | None = None, until: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, partition: InputPartition, chosen: Chosen = EVERYTHING) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task. Spark passes None if it was given an empty list of them."""
-        how = task_options(self.options)._replace(since=since, until=until, values=self._values)
-        return read(partition.value or (), arrow_schema_of(self._schema), how)
+        return read(partition.value or (), arrow_schema_of(self._schema), self.way, chosen)
+
+
+def way_of(options: Options) -> Way:
+    """Return how journals are read by the options of the source."""
+    on_corruption = options["onCorruption"]
+    return Way(
+        layout=options["layout"],
+        pattern=options["pattern"],
+        remote=Remote.of(options),
+        on_corruption=on_corruption,
+        fail_on_data_loss=options["failOnDataLoss"],
+        verify=on_corruption == "raise" if options["verify"] is None else options["verify"],
+        report=options["damageReport"],
+        values=values_of(options),
+    )
 
 
 class SejReader(DataSourceReader):
@@ -109,27 +129,18 @@ class SejReader(DataSourceReader):
     def __init__(self, paths: list[str], options: Options, schema: StructType, parallelism: int | None = None) -> None:
         """Store the arguments; nothing is opened. parallelism: tasks at the same time, None: unknown."""
         self._read = _Read(paths, options, schema, parallelism)
-        self._chosen = Chosen()
+        self._chosen = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
         """Return the slices of each task; empty if there is nothing to read."""
-        options = self._read.options
-        extents = list(
-            extents_of(
-                self._read.paths,
-                Remote.of(options),
-                layout=options["layout"],
-                pattern=options["pattern"],
-                on_corruption=options["onCorruption"],
-                chosen=self._chosen,
-            )
-        )
-        parts = slices(extents, options, self._chosen)
+        way = self._read.way
+        extents = list(extents_of(self._read.paths, way, self._chosen))
+        parts = slices(extents, self._read.options, way, self._chosen)
         return self._read.packed(parts, {extent.origin.name: extent for extent in extents})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the partition of one task."""
-        return self._read.rows(partition, self._chosen.since, self._chosen.until)
+        return self._read.rows(partition, self._chosen)
 
 
 class FilteringSejReader(SejReader):
@@ -182,21 +193,12 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _root(self) -> Root | RemoteRoot:
-        options = self._options
-        remote = Remote.of(options)
-        if remote is not None:
-            return RemoteRoot(remote, self._read.paths, options["pattern"])
-        return Root(
-            self._read.paths,
-            layout=options["layout"],
-            pattern=options["pattern"],
-            on_corruption=options["onCorruption"],
-            may_vanish=not options["failOnDataLoss"],
-        )
+        way = self._read.way
+        return (Root if way.remote is None else RemoteRoot)(self._read.paths, way)
 
     @cached_property
     def _progress(self) -> Progress | RemoteProgress | None:
-        reader, remote = self._options["reader"], Remote.of(self._options)
+        reader, remote = self._options["reader"], self._read.way.remote
         if reader is None:
             return None
         if remote is None:
@@ -215,7 +217,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts."""
         options = self._options
         self._root.check()
-        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
+        followers: Mapping[str, Followers] = self._root.look()
         there = [follower.origin for follower in followers.values()]
         given = by_directory(options["startingOffsets"] or "earliest", there, "startingOffsets", EARLIEST)
         found = {}
@@ -241,7 +243,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch. Everything up to start is finished."""
-        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
+        followers: Mapping[str, Followers] = self._root.look()
         fail = self._options["failOnDataLoss"]
         starts = {name: start_in(follower, start, fail=fail) for name, follower in followers.items()}
         ends = {name: max(follower.end, starts[name]) for name, follower in followers.items()}
@@ -261,10 +263,10 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the slices between two offsets, packed."""
-        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
+        followers: Mapping[str, Followers] = self._root.look()
         fail = self._options["failOnDataLoss"]
         parts: list[Slice] = []
-        extents: dict[str, Extent | RemoteExtent] = {}
+        extents: dict[str, Extents] = {}
         for name, until in end.items():
             follower = followers.get(name)
             if start.get(name) == until or not still_there(follower, name, until, fail=fail):
@@ -294,7 +296,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             os._exit(0)  # Spark has disconnected: its runner would only print a traceback about that
 
     def _limited(
-        self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Follower | RemoteExtent]
+        self, starts: dict[str, int], ends: dict[str, int], followers: Mapping[str, Followers]
     ) -> dict[str, int]:
         if self._options["maxMessagesPerTrigger"] is not None:
             ends = by_messages(starts, ends, self._options["maxMessagesPerTrigger"])
@@ -305,7 +307,7 @@ class SejStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = by_bytes(starts, ends, limit, waiting)
         return ends
 
-    def _keep_progress(self, done: Offsets, followers: Mapping[str, Follower | RemoteExtent]) -> None:
+    def _keep_progress(self, done: Offsets, followers: Mapping[str, Followers]) -> None:
         progress = self._progress
         if progress is None:
             return
@@ -398,7 +400,8 @@ class Lag(StreamingQueryListener):
         progress = event.progress
         lag: dict[str, int] = {}
         for source in progress.sources:
-            lag.update(_behind(_offsets(source.endOffset), _offsets(source.latestOffset)))
+            done = _offsets(source.endOffset)
+            lag |= {name: max(last - done.get(name, 0), 0) for name, last in _offsets(source.latestOffset).items()}
         name = progress.name or str(progress.id)
         rate = progress.processedRowsPerSecond or 0.0
         found = Behind(name, progress.batchId, progress.numInputRows, rate if rate == rate else 0.0, lag)
@@ -415,10 +418,6 @@ def _offsets(text: Any) -> dict[str, int]:
         return {name: entry["offset"] for name, entry in found.items()}
     except (TypeError, KeyError, AttributeError, ValueError):
         return {}
-
-
-def _behind(end: Mapping[str, int], latest: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(offset - end.get(name, 0), 0) for name, offset in latest.items()}
 
 
 def _export(path: str, latest: Mapping[str, Behind]) -> None:

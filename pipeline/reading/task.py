@@ -1,6 +1,6 @@
 """The work of a task: slices of journals as Arrow batches.
 
-It runs in Spark's Python workers and needs only the slices and :class:`TaskOptions`. Memory is bounded by one chunk of
+It runs in Spark's Python workers and needs only the slices, and how they are read. Memory is bounded by one chunk of
 a segment and by the largest message. Small slices are combined into one batch, because each batch has a fixed cost in
 Spark.
 """
@@ -12,18 +12,14 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.connection import Remote
-from pipeline.options import Options
 from pipeline.paths import unseen
 from pipeline.reading import remote
-from pipeline.reading.conditions import OF_ORIGIN
-from pipeline.reading.discovery import Origin, Slice, lost, short_id
-from pipeline.values import ValueFormat
+from pipeline.reading.discovery import CHUNK_BYTES, EVERYTHING, OF_ORIGIN, Chosen, Origin, Slice, Way, lost, short_id
 from sej.codec import Columns
 from sej.codec.format import NO_TIMESTAMP
 from sej.errors import JournalNotFoundError, OffsetTooSmallError, SejError, TruncatedError
@@ -32,7 +28,6 @@ from sej.journal.directory import Directory, Gap
 from sej.system.disk import OS
 from sej.system.locks import host_name
 
-CHUNK_BYTES: Final = 1 << 20
 BATCH_ROWS: Final = 1 << 14
 BATCH_BYTES: Final = CHUNK_BYTES // 2
 """Batches smaller than both are combined, which copies them: the rows of a whole chunk are more than this."""
@@ -43,41 +38,18 @@ _RECREATED: Final = "the journal was removed or re-created while it was read; re
 _log = logging.getLogger("pipeline")
 
 
-class TaskOptions(NamedTuple):
-    """How a task reads, and what it does if bytes are wrong or messages are missing.
-
-    Attributes:
-        on_corruption: raise, or skip and report.
-        fail_on_data_loss: raise if messages were deleted since the plan was made, or log it.
-        verify: check blocks against their checksums.
-        report: a directory for reports of skipped messages, or None.
-        remote: the hub to read through, or None.
-        since: leave out messages older than this, ns; None: none.
-        until: leave out messages newer than this, ns; None: none.
-        chunk_bytes: how much of a segment is read in one step; a batch is made of it.
-        values: what columns the values become that a journal does not have itself.
-    """
-
-    on_corruption: Literal["raise", "skip"] = "raise"
-    fail_on_data_loss: bool = True
-    verify: bool = False
-    report: str | None = None
-    remote: Remote | None = None
-    since: int | None = None
-    until: int | None = None
-    chunk_bytes: int = CHUNK_BYTES
-    values: ValueFormat | None = None
-
-
 def read(
     slices: Iterable[Slice],
     schema: pa.Schema,
-    how: TaskOptions,
+    way: Way,
+    chosen: Chosen = EVERYTHING,
     *,
     batch_rows: int = BATCH_ROWS,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of slices, as batches of a schema; batches smaller than both limits are combined.
+    """Yield the messages of slices in the chosen time, as batches of a schema.
+
+    Batches smaller than both limits are combined.
 
     Raises:
         CorruptionError: bytes are wrong and not a torn tail; names file and position.
@@ -88,12 +60,12 @@ def read(
     """
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
-    one = _read_one if how.remote is None else _read_remote
-    inner = schema if how.values is None else how.values.inner(schema)
+    one = _read_one if way.remote is None else _read_remote
+    inner = schema if way.values is None else way.values.inner(schema)
     try:
         for part in slices:
-            batches = one(part, inner, how)
-            for batch in batches if how.values is None else how.values.converted(batches, schema, part.origin.path):
+            batches = one(part, inner, way, chosen)
+            for batch in batches if way.values is None else way.values.converted(batches, schema, part.origin.path):
                 gathered.append(batch)
                 rows += batch.num_rows
                 size += batch.nbytes
@@ -108,13 +80,13 @@ def read(
         yield pa.concat_batches(gathered)
 
 
-def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
-    if not _is_same(part, how, _unlike()):
+def _read_one(part: Slice, schema: pa.Schema, way: Way, chosen: Chosen) -> Iterator[pa.RecordBatch]:
+    if not _is_same(part, way, _unlike()):
         return
     batches = Batches(schema, part.origin)
     # Only the walk over a chunk takes time without keys and values: a larger one has fewer beginnings.
-    chunk_bytes = how.chunk_bytes if any(batches.wants.values()) else how.chunk_bytes * 2
-    cursor = _cursor(part, part.start, how, chunk_bytes)
+    chunk_bytes = way.chunk_bytes if any(batches.wants.values()) else way.chunk_bytes * 2
+    cursor = _cursor(part, part.start, way, chunk_bytes)
     rows_max = chunk_bytes // _MESSAGE_BYTES
     begun = False
     try:
@@ -122,12 +94,12 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
             try:
                 found = cursor.read_columns(min(rows_max, part.stop - cursor.due), **batches.wants)
             except OffsetTooSmallError as error:
-                lost(error, fail=how.fail_on_data_loss)
+                lost(error, fail=way.fail_on_data_loss)
                 cursor.close()
-                cursor = _cursor(part, error.first_available, how, chunk_bytes)
+                cursor = _cursor(part, error.first_available, way, chunk_bytes)
                 continue
             except JournalNotFoundError:
-                if not _is_same(part, how, _RECREATED):
+                if not _is_same(part, way, _RECREATED):
                     return
                 raise
             if found is None:
@@ -135,25 +107,25 @@ def _read_one(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.R
                     continue
                 if cursor.gaps and cursor.gaps[-1].start == cursor.due:  # skipped too: damage up to the end
                     break
-                _missing(part, cursor.due, how)
+                _missing(part, cursor.due, way)
                 break
             # In between it is the same one: the cursor opens no segment of another journal.
-            if (not begun or cursor.due >= part.stop) and not _is_same(part, how, _RECREATED):
+            if (not begun or cursor.due >= part.stop) and not _is_same(part, way, _RECREATED):
                 return
             begun = True
             first = cursor.due - found.messages
             batch = batches.batch(found, first)
             if cursor.due > part.stop:  # damage was skipped, to a point after the end of the slice
                 batch = batch.slice(0, max(part.stop - first, 0))
-            batch = _within(batch, found, how)
+            batch = _within(batch, found, chosen)
             if batch.num_rows:
                 yield batch
-        _report(part, cursor.gaps, how)
+        _report(part, cursor.gaps, way)
     finally:
         cursor.close()
 
 
-def _is_same(part: Slice, how: TaskOptions, why: str) -> bool:
+def _is_same(part: Slice, way: Way, why: str) -> bool:
     """Return whether the journal is the one of the plan, and not another one, with other messages under these offsets.
 
     Raises:
@@ -165,7 +137,7 @@ def _is_same(part: Slice, how: TaskOptions, why: str) -> bool:
         raise JournalNotFoundError(unseen(), path=part.origin.path)
     if not part.id or part.id == short_id(directory):
         return True
-    lost(TruncatedError(why, path=part.origin.path, offset=part.start), fail=how.fail_on_data_loss)
+    lost(TruncatedError(why, path=part.origin.path, offset=part.start), fail=way.fail_on_data_loss)
     return False
 
 
@@ -177,48 +149,40 @@ def _unlike() -> str:
     )
 
 
-def _read_remote(part: Slice, schema: pa.Schema, how: TaskOptions) -> Iterator[pa.RecordBatch]:
-    assert how.remote is not None
+def _read_remote(part: Slice, schema: pa.Schema, way: Way, chosen: Chosen) -> Iterator[pa.RecordBatch]:
     batches = Batches(schema, part.origin)
     due, gaps = part.start, []
     while due < part.stop:
         try:
             rest = part._replace(start=due)
-            for begin, stop, first, found in remote.read(
-                how.remote, rest, batches.columns,
-                since=how.since, until=how.until, skip=how.on_corruption == "skip", verify=how.verify,
-            ):  # fmt: skip
+            for begin, stop, first, found in remote.read(rest, batches.columns, way, chosen):
                 if begin > due:
                     gaps.append(Gap(due, min(begin, part.stop), "missing or damaged on the hub"))
                 due = stop
-                if found.messages and (batch := _within(batches.batch(found, first), found, how)).num_rows:
+                if found.messages and (batch := _within(batches.batch(found, first), found, chosen)).num_rows:
                     yield batch
         except OffsetTooSmallError as error:
-            lost(error, fail=how.fail_on_data_loss)
+            lost(error, fail=way.fail_on_data_loss)
             due = error.first_available
             continue
         except TruncatedError as error:
-            lost(error, fail=how.fail_on_data_loss)
+            lost(error, fail=way.fail_on_data_loss)
             return
         if due < part.stop:
-            if how.on_corruption == "skip" and remote.has(how.remote, part.origin, part.stop):
+            if way.on_corruption == "skip" and remote.has(way, part):
                 gaps.append(Gap(due, part.stop, "damaged on the hub, up to the end"))
             else:
-                _missing(part, due, how)
+                _missing(part, due, way)
         break
-    _report(part, gaps, how)
+    _report(part, gaps, way)
 
 
-def _within(batch: pa.RecordBatch, found: Columns, how: TaskOptions) -> pa.RecordBatch:
+def _within(batch: pa.RecordBatch, found: Columns, chosen: Chosen) -> pa.RecordBatch:
     """Return the rows whose time is within the bounds; consecutive rows are not copied."""
-    if (how.since is None and how.until is None) or not batch.num_rows:
+    if not chosen.is_timed or not batch.num_rows:
         return batch
     times = np.frombuffer(found.timestamps, np.int64, batch.num_rows)
-    keep = np.ones(batch.num_rows, np.bool_)
-    if how.since is not None:
-        keep &= times >= how.since
-    if how.until is not None:
-        keep &= times <= how.until
+    keep = (times >= chosen.since) & (times <= chosen.until)
     rows = np.flatnonzero(keep)
     if not rows.size:
         return batch.slice(0, 0)
@@ -228,52 +192,40 @@ def _within(batch: pa.RecordBatch, found: Columns, how: TaskOptions) -> pa.Recor
     return batch.filter(pa.array(keep))
 
 
-def _cursor(part: Slice, start: int, how: TaskOptions, chunk_bytes: int) -> Cursor:
+def _cursor(part: Slice, start: int, way: Way, chunk_bytes: int) -> Cursor:
     return Cursor(
         Directory(part.origin.path, OS),
         start,
-        on_corruption=how.on_corruption,
-        verify=how.verify,
+        on_corruption=way.on_corruption,
+        verify=way.verify,
         place=part.place if start == part.start else None,
         chunk_bytes=min(max(part.size, _CHUNK_BYTES_MIN), chunk_bytes),
     )
 
 
-def _missing(part: Slice, due: int, how: TaskOptions) -> None:
+def _missing(part: Slice, due: int, way: Way) -> None:
     error = TruncatedError(
         f"messages up to {part.stop - 1} existed when the read was planned, but the journal ends at {due}: it was"
         " truncated or replaced; read again; a Spark read may set failOnDataLoss=false instead",
         path=part.origin.path,
         offset=due,
     )
-    lost(error, fail=how.fail_on_data_loss)
+    lost(error, fail=way.fail_on_data_loss)
 
 
-def _report(part: Slice, gaps: Sequence[Gap], how: TaskOptions) -> None:
+def _report(part: Slice, gaps: Sequence[Gap], way: Way) -> None:
     """Report skipped messages: in the log, and in the report if one is requested."""
-    if how.on_corruption != "skip" or not gaps:
+    if way.on_corruption != "skip" or not gaps:
         return
     lines = []
     for gap in gaps:
         _log.warning("%s: %d messages from %d on are lost: %s", part.origin.path, gap.missing, gap.start, gap.reason)
         row = {"directory": part.origin.name, "path": part.origin.path, "start": gap.start, "stop": gap.stop}
         lines.append(json.dumps({**row, "missing": gap.missing, "reason": gap.reason}) + "\n")
-    if how.report is not None:
-        os.makedirs(how.report, exist_ok=True)
-        with open(os.path.join(how.report, f"damage-{uuid.uuid4().hex}.json"), "w", encoding="utf-8") as file:
+    if way.report is not None:
+        os.makedirs(way.report, exist_ok=True)
+        with open(os.path.join(way.report, f"damage-{uuid.uuid4().hex}.json"), "w", encoding="utf-8") as file:
             file.writelines(lines)
-
-
-def task_options(options: Options) -> TaskOptions:
-    """Return the options of a task."""
-    chosen: dict[str, Any] = {
-        "on_corruption": options["onCorruption"],
-        "fail_on_data_loss": options["failOnDataLoss"],
-        "verify": options["onCorruption"] == "raise" if options["verify"] is None else options["verify"],
-        "report": options["damageReport"],
-        "remote": Remote.of(options),
-    }
-    return TaskOptions(**chosen)
 
 
 _NS_IN_US: Final = 1000

@@ -15,7 +15,7 @@ from hub.credentials import credentials, option_names
 from pipeline.options import VALUE_FORMATS, VALUE_MODES
 from sej.cli.shared.command import DURATION, PLACE, SIZE
 from sej.cli.shared.options import range_options
-from sej.cli.shared.text import Moment, counted, iso_time
+from sej.cli.shared.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,10 +78,10 @@ def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _table(path: str | None, way: Given, start: int | Moment | None, end: int | Moment | None, **more: Any) -> Table:
+def _table(path: str | None, way: Given, **more: Any) -> Table:
     from pipeline.tables.table import table
 
-    return table(path, start=_place(start), end=_place(end), **way, **more)
+    return table(path, **way, **more)
 
 
 def _write_file(found: pa.RecordBatchReader, form: str, path: str) -> None:
@@ -92,11 +92,6 @@ def _write_file(found: pa.RecordBatchReader, form: str, path: str) -> None:
 
 def _names(columns: str | None) -> list[str] | None:
     return None if columns is None else [name.strip() for name in columns.split(",")]
-
-
-def _place(place: int | Moment | None) -> int | str | None:
-    """Return a place as an argument of ``pipeline.table``, to the nanosecond."""
-    return iso_time(place.timestamp) if isinstance(place, Moment) else place
 
 
 def _named(paths: tuple[str, ...], *, from_hub: bool) -> dict[str, str | None]:
@@ -222,7 +217,7 @@ def ship(
     compression: str,
     columns: str | None,
     where: str | None,
-    start: int | Moment | None,
+    start: Any,
     way: Given,
 ) -> None:
     """Add new messages of PATH to a directory of Parquet files, a Delta table or an Iceberg table, each message once.
@@ -244,7 +239,7 @@ def ship(
         place,
         reader=name,
         columns=_names(columns),
-        start=_place(start),
+        start=start,
         where=where,
         batch_rows=_BATCH_ROWS,
         batch_bytes=batch_bytes,

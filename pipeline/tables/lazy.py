@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 from polars.io.plugins import register_io_source
 
-from pipeline.reading.conditions import Condition
+from pipeline.reading.discovery import Condition
 from pipeline.tables.where import hint_of
 
 _TESTS: Final = {"Eq": "=", "Gt": ">", "GtEq": ">=", "Lt": "<", "LtEq": "<="}

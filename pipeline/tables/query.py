@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.options import OptionError
-from pipeline.reading.conditions import Condition
+from pipeline.reading.discovery import Condition
 from pipeline.tables.table import Table
 from pipeline.tables.where import hint_of
 from sej.errors import SejError
@@ -122,7 +122,9 @@ class Query:
     def _narrow(self, text: str) -> None:
         """Plan the query over empty tables, and limit each stream to what it uses."""
         with suppress(duckdb.Error, ValueError, KeyError, TypeError), self._empty_tables() as planner:
-            planned = _planned(planner, text)
+            planner.execute(f"SET disabled_optimizers = '{_OVER_EMPTY_TABLES}'")
+            row: Any = planner.execute(f"EXPLAIN (FORMAT json) {text}").fetchone()
+            planned = [scan for plan in json.loads(row[1]) for scan in _scans(plan)]
             for name, stream in self._streams.items():
                 scans = [(columns, filters) for table, columns, filters in planned if table == name]
                 # A scan lists the columns that are used after its filters; each filter names its own.
@@ -163,13 +165,6 @@ def _distinct(names: list[str]) -> list[str]:
     return found
 
 
-def _planned(planner: Any, text: str) -> list[tuple[str, list[str], list[str]]]:
-    """Return the table, the columns and the filters of each scan of a query."""
-    planner.execute(f"SET disabled_optimizers = '{_OVER_EMPTY_TABLES}'")
-    row = planner.execute(f"EXPLAIN (FORMAT json) {text}").fetchone()
-    return [scan for plan in json.loads(row[1]) for scan in _scans(plan)]
-
-
 def _scans(node: dict[str, Any]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield the table, the columns and the filters of each scan in a plan."""
     info = node["extra_info"]
@@ -201,14 +196,9 @@ class _Stream:
         self._hints: list[Condition] = []
         self._padding: dict[str, pa.Array] = {}
         self.failure: Exception | None = None
-        fields: list[pa.Field] = []
-        for field in table.schema:
-            if field.type == pa.binary():
-                fields.append(pa.field(field.name, pa.string()))
-            else:
-                fields.append(field)
-        fields += [pa.field(f.name + _BYTES, pa.binary()) for f in table.schema if f.type == pa.binary()]
-        self.schema = pa.schema(fields)
+        of_bytes = [field for field in table.schema if field.type == pa.binary()]
+        texts = [field.with_type(pa.string()) if field in of_bytes else field for field in table.schema]
+        self.schema = pa.schema([*texts, *(field.with_name(field.name + _BYTES) for field in of_bytes)])
         self._used = set(self.schema.names)
 
     def limit(self, columns: set[str], hints: list[Condition]) -> None:

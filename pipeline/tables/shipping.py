@@ -36,6 +36,7 @@ from pipeline.needs import needed
 from pipeline.options import OptionError
 from pipeline.paths import local_target, outside
 from pipeline.reading.extents import Follower
+from pipeline.reading.planning import Followers
 from pipeline.reading.remote import RemoteExtent
 from pipeline.tables.output import extend_parquet, replaced, write_parquet
 from pipeline.tables.stream import follow
@@ -68,9 +69,9 @@ def ship(path: PathLike, target: Target, *, reader: str | None, **how: Any) -> i
         how: further arguments of :func:`pipeline.follow`.
     """
     rows = 0
-    known: dict[str, Follower | RemoteExtent] = {}
+    known: dict[str, Followers] = {}
 
-    def offset_of(follower: Follower | RemoteExtent) -> int | None:
+    def offset_of(follower: Followers) -> int | None:
         known[follower.origin.name] = follower
         found = target.offset_of(_key(follower))
         if reader is None or isinstance(follower, RemoteExtent):
@@ -105,7 +106,7 @@ def ship(path: PathLike, target: Target, *, reader: str | None, **how: Any) -> i
     return rows
 
 
-def _key(follower: Follower | RemoteExtent) -> str:
+def _key(follower: Followers) -> str:
     """Return the name of a journal and its identity: a journal that was re-created is another one."""
     return f"{follower.origin.name}@{follower.id}" if follower.id else follower.origin.name
 

@@ -20,22 +20,14 @@ import pyarrow as pa
 from pipeline.columns import arrow_schema, check_names
 from pipeline.connection import RETRY_S
 from pipeline.options import Fields, OptionError
-from pipeline.reading.discovery import Origin, Slice
-from pipeline.reading.extents import Follower, Root
+from pipeline.reading.discovery import OLDEST, Slice, Way
+from pipeline.reading.extents import Root
+from pipeline.reading.planning import Followers
 from pipeline.reading.progress import start_in
-from pipeline.reading.remote import RemoteExtent, RemoteProgress, RemoteRoot
+from pipeline.reading.remote import RemoteProgress, RemoteRoot
 from pipeline.reading.task import read
-from pipeline.tables.table import (
-    PathLike,
-    Place,
-    chosen_of,
-    kind_of,
-    paths_of,
-    read_options_of,
-    refuse_deleted,
-    with_values,
-)
-from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.table import PathLike, Place, kind_of, paths_of, refuse_deleted, way_of, with_values
+from pipeline.tables.where import Selection, Where, bounds_of, conditions_of, expression_of
 from sej.checks import TEXT, Seconds, between, optional, refuse_pickling, require, seconds
 from sej.errors import ClosedError, JournalNotFoundError, SejError
 from sej.message import FIRST
@@ -52,7 +44,7 @@ _HUB_LOOK_S: Final = 0.1
 _LOOK_S: Final = 1.0
 
 
-Known = Callable[[Follower | RemoteExtent], int | None]
+Known = Callable[[Followers], int | None]
 """The type of the argument ``known``."""
 
 
@@ -115,27 +107,25 @@ class Stream:
     def __init__(
         self,
         paths: Sequence[str],
-        way: ReadOptions,
-        schema: pa.Schema,
+        way: Way,
+        names: Iterable[str],
+        columns: Mapping[str, str],
         selection: Selection,
         reader: str | None,
         settings: Settings,
         known: Known,
     ) -> None:
         """Use :func:`follow`."""
-        self.schema = schema
+        self.schema = arrow_schema(names, columns)
         """The columns, as an Arrow schema."""
         self._way = way
         self._selection = selection
         self._reader = reader
         self._settings = settings
         self._known = known
-        self._root: Root | RemoteRoot = (
-            Root(list(paths), pattern=way.pattern, clients=way.clients, on_corruption=way.on_corruption)
-            if way.remote is None
-            else RemoteRoot(way.remote, paths, way.pattern)
-        )
+        self._root: Root | RemoteRoot = (Root if way.remote is None else RemoteRoot)(paths, way)
         self._next: dict[str, dict[str, Any]] = {}
+        """The journal, and the offset after the last row that was gathered."""
         self._kept: dict[str, Offset] = {}
         self._began: dict[str, int] = {}
         self._far = None if reader is None or way.remote is None else RemoteProgress(way.remote, reader)
@@ -144,12 +134,11 @@ class Stream:
         self._stopped = threading.Event()
         self._closed = False
         self._failure: str | None = None
-        self._chosen, _ = chosen_of(Selection(where=selection.where))
-        self._start, _ = chosen_of(Selection(bounds=selection.bounds))
-        names = dict.fromkeys([*schema.names, "offset", *(condition.column for condition in selection.where)])
-        self._inner = arrow_schema(names, way.columns)
+        self._chosen, _ = Selection(where=selection.where).chosen()
+        self._start, _ = Selection(bounds=selection.bounds).chosen()
+        needed = dict.fromkeys([*self.schema.names, "offset", *(condition.column for condition in selection.where)])
+        self._inner = arrow_schema(needed, columns)
         self._test = expression_of(selection.where, self._inner)
-        self._passed: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._rows = self._gather()
 
@@ -247,7 +236,7 @@ class Stream:
                     found = True
                     if batch.parts and rows is not None and batch.size + rows.nbytes > _MOST_BYTES:
                         yield self._arrived(batch)
-                    self._passed[name] = offset
+                    self._next[name]["offset"] = offset
                     if rows is not None and rows.num_rows:
                         batch.add(rows)
                     if batch.rows >= settings.batch_rows or batch.size >= settings.batch_bytes:
@@ -271,14 +260,18 @@ class Stream:
                 )
 
     def _arrived(self, batch: _Batch) -> Arrived:
-        self._last = dict(self._passed)
-        return Arrived(batch.take(), dict(self._passed))
+        self._last = {name: known["offset"] for name, known in self._next.items()}
+        return Arrived(batch.take(), dict(self._last))
 
     def _round(self) -> Iterator[tuple[str, int, pa.RecordBatch | None]]:
         """Yield the new messages of all journals as directory, next offset and rows; None without rows."""
-        how = self._way.task(self._chosen)
-        followers: Mapping[str, Follower | RemoteExtent] = self._root.look()
-        taken = {name: follower for name, follower in sorted(followers.items()) if self._takes(follower.origin)}
+        followers: Mapping[str, Followers] = self._root.look()
+        clients = self._way.clients
+        taken = {
+            name: follower
+            for name, follower in sorted(followers.items())
+            if self._chosen.takes(follower.origin) and (clients is None or follower.origin.client in clients)
+        }
         if gone := self._next.keys() - taken.keys():
             raise JournalNotFoundError(
                 f"journal {min(gone)!r} was removed since the stream read it, perhaps with messages that were not read;"
@@ -298,14 +291,13 @@ class Stream:
                 continue
             size = follower.size_of(start, stop)
             part = Slice(follower.origin, start, stop, size, follower.place(start), follower.id)
-            for batch in read([part], self._inner, how):
-                offset = self._next[name]["offset"] = batch.column("offset")[-1].as_py() + 1
+            for batch in read([part], self._inner, self._way, self._chosen):
+                offset = batch.column("offset")[-1].as_py() + 1
                 kept = batch if self._test is None else batch.filter(self._test)
                 yield name, offset, kept.select(self.schema.names)
                 if self._stopped.is_set():
                     return
-            self._next[name]["offset"] = stop  # after gaps, and messages that were left out
-            yield name, stop, None
+            yield name, stop, None  # after gaps, and messages that were left out
 
     def _is_complete(self) -> bool:
         """Poll again, which judges the bytes after the last whole message; return whether nothing is left to read.
@@ -318,11 +310,7 @@ class Stream:
         there = self._root.look()
         return all(there[name].end <= known["offset"] for name, known in self._next.items() if name in there)
 
-    def _takes(self, origin: Origin) -> bool:
-        clients = self._way.clients
-        return self._chosen.takes(origin) and (clients is None or origin.client in clients)
-
-    def _begun(self, name: str, follower: Follower | RemoteExtent) -> bool:
+    def _begun(self, name: str, follower: Followers) -> bool:
         """Find out where a journal is read from; return whether it reaches to there."""
         if name in self._next:
             return True
@@ -340,12 +328,12 @@ class Stream:
         if known is None:
             refuse_deleted(follower, self._selection.start)
             start = max(start, first.low)
-            if first.since is not None:
+            if first.since > OLDEST:
                 start = max(start, follower.extent(judge=True).find_time(first.since))
             if start > follower.end:
                 return False  # wait until the journal has this offset
-        self._next[name] = {"id": follower.id, "offset": start if known is None else known}
-        self._passed[name] = self._began[name] = self._next[name]["offset"]
+        self._began[name] = start if known is None else known
+        self._next[name] = {"id": follower.id, "offset": self._began[name]}
         return True
 
     def _wait(self, limit_s: float) -> None:
@@ -440,15 +428,15 @@ def follow(
     batch_age_s, timeout = seconds("batch_age_s", batch_age_s), seconds("timeout", timeout)
     require(columns=columns, batch_rows=batch_rows, batch_age_s=batch_age_s, timeout=timeout, known=known)
     require(reader=(reader, optional(TEXT)), batch_bytes=(batch_bytes, between(1, _MOST_BYTES)))
-    way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
     if way.remote is not None and timeout is None:
         way = way._replace(remote=way.remote._replace(retry_s=RETRY_S))
     given = paths_of(paths, way.remote)
     for path in given if way.remote is None else []:
         if (kind := kind_of(path)) != "sej":
             raise OptionError(f"{path} is {kind}; only journals can be followed, use pipeline.table")
-    way = with_values(way, given, Fields(schema, format, definition, mode))
-    names = list(way.columns) if columns is None else check_names(columns, way.columns)
-    selection = Selection(bounds_of(start, None), conditions_of(where, way.columns))
+    way, known_columns = with_values(way, given, Fields(schema, format, definition, mode))
+    names = list(known_columns) if columns is None else check_names(columns, known_columns)
+    selection = Selection(bounds_of(start, None), conditions_of(where, known_columns))
     settings = Settings(batch_rows, batch_bytes, batch_age_s, timeout)
-    return Stream(given, way, arrow_schema(names, way.columns), selection, reader, settings, known or (lambda _: None))
+    return Stream(given, way, names, known_columns, selection, reader, settings, known or (lambda _: None))

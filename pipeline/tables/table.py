@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date
 from functools import cache
@@ -17,23 +17,32 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 
-from pipeline.columns import SEJ, arrow_schema, check_names
+from pipeline.columns import ONE_SOURCE, SEJ, arrow_schema, check_names
 from pipeline.connection import Remote
 from pipeline.needs import needed
 from pipeline.options import VALUE_FORMATS, VALUE_MODES, Fields, OptionError
-from pipeline.paths import local_path
-from pipeline.reading.conditions import Chosen, Condition, narrow
-from pipeline.reading.discovery import Slice, discover, layout_of, matching, name_several, roots_of, with_roots
+from pipeline.paths import local_path, several
+from pipeline.reading.discovery import (
+    Chosen,
+    Condition,
+    Slice,
+    Way,
+    discover,
+    layout_of,
+    matching,
+    name_several,
+    roots_of,
+    with_roots,
+)
 from pipeline.reading.extents import Extent, Follower
-from pipeline.reading.planning import extents_of, pack, refuse_unknown
-from pipeline.reading.remote import RemoteExtent
-from pipeline.reading.rows import RowSource, batches_of
+from pipeline.reading.planning import Extents, Followers, extents_of, pack, part_of, refuse_unknown
+from pipeline.reading.rows import KestrelItems, RowSource, TextEntries, batches_of, queues
 from pipeline.reading.task import read
 from pipeline.schemas import kept_schema
-from pipeline.tables.where import ReadOptions, Selection, Where, bounds_of, conditions_of, expression_of
+from pipeline.tables.where import Selection, Where, bounds_of, conditions_of, expression_of
 from pipeline.values import value_columns, value_format
-from sej.checks import ITERABLE, PATH, TEXT, one_of, optional, require
-from sej.errors import CorruptionError, NotAJournalError, OffsetTooSmallError
+from sej.checks import ITERABLE, TEXT, one_of, optional, require
+from sej.errors import NotAJournalError, OffsetTooSmallError
 from sej.journal.directory import Directory, gap_at
 from sej.system.disk import OS, absolute_path
 
@@ -54,33 +63,18 @@ _CHUNK_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 1 << 10
 _BATCH_BYTES: Final = 1 << 16
 """Batches smaller than both are combined. That copies them, and a larger batch costs a consumer of Arrow little."""
-_BOUNDS: Final = ("=", "<", "<=", ">", ">=")
-
-
-def chosen_of(selection: Selection) -> tuple[Chosen, list[Condition]]:
-    """Return what is left to read, and the conditions that need a test of each row."""
-    chosen, rest = Chosen(), []
-    for condition in (*selection.bounds, *selection.hints):
-        chosen, _ = narrow(chosen, condition)
-    for condition in selection.where:
-        chosen, done = narrow(chosen, condition)
-        exact = condition.column == "timestamp_ns" and condition.test in _BOUNDS
-        if not done and not exact:  # readers return only messages within bounds of nanoseconds
-            rest.append(condition)
-    return chosen, rest
 
 
 class Journals:
     """SEJ directories, sharded journals and hubs."""
 
-    def __init__(self, paths: Sequence[str], way: ReadOptions) -> None:
+    def __init__(self, paths: Sequence[str], way: Way, columns: Mapping[str, str]) -> None:
         """Set what is read. A path that does not exist is an error here."""
-        self.columns = way.columns
+        self.columns = columns
         self._paths = paths
-        self._way = way
+        self._way = way._replace(chunk_bytes=_CHUNK_BYTES)
         if way.remote is None:
-            there = discover(paths, pattern=way.pattern)
-            refuse_unknown(way.clients or (), there)
+            refuse_unknown(way.clients or (), discover(paths, way))
 
     def plan(self, selection: Selection) -> tuple[list[list[Slice]], list[Condition]]:
         """Return the parts, each a few slices, and the conditions to test.
@@ -88,13 +82,11 @@ class Journals:
         Raises:
             OffsetTooSmallError: the message at the start was deleted.
         """
-        chosen, rest = chosen_of(selection)
-        extents: dict[str, Extent | RemoteExtent] = {}
+        chosen, rest = selection.chosen()
+        extents: dict[str, Extents] = {}
         slices = []
-        for extent in self._extents(chosen):
-            refuse_deleted(extent, selection.start)
+        for extent, part in self._slices(selection, chosen):
             extents[extent.origin.name] = extent
-            part = extent.slice(*self._bounds(extent, chosen))
             if part.start < part.stop:
                 slices.append(part)
         size = sum(part.size for part in slices)
@@ -103,47 +95,26 @@ class Journals:
 
     def read(self, part: list[Slice], selection: Selection, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a part."""
-        chosen, _ = chosen_of(selection)
-        how = self._way.task(chosen)._replace(chunk_bytes=_CHUNK_BYTES)
-        return read(part, schema, how, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
+        chosen, _ = selection.chosen()
+        return read(part, schema, self._way, chosen, batch_rows=_BATCH_ROWS, batch_bytes=_BATCH_BYTES)
 
     def count(self, selection: Selection) -> int | None:
         """Return the number of messages from the index; None if a message decides for itself, or may be damaged."""
-        chosen, rest = chosen_of(selection)
-        timed = chosen.since is not None or chosen.until is not None
-        if rest or timed or self._way.on_corruption == "skip":
+        chosen, rest = selection.chosen()
+        if rest or chosen.is_timed or self._way.on_corruption == "skip":
             return None
         total = 0
-        for extent in self._extents(chosen):
-            refuse_deleted(extent, selection.start)
-            count = extent.count(*self._bounds(extent, chosen))
+        for extent, part in self._slices(selection, chosen):
+            count = extent.count(part.start, part.stop)
             if count is None:  # damage, or a part of a journal with gaps
                 return None
             total += count
         return total
 
-    def _bounds(self, extent: Extent | RemoteExtent, chosen: Chosen) -> tuple[int, int]:
-        start, stop = max(chosen.low, extent.first), extent.end
-        if chosen.high is not None:
-            stop = min(chosen.high, stop)
-        if chosen.since is not None and start < stop:
-            try:
-                start = max(start, extent.find_time(chosen.since))
-            except CorruptionError:
-                if self._way.on_corruption == "raise":
-                    raise
-        return start, stop
-
-    def _extents(self, chosen: Chosen) -> Iterator[Extent | RemoteExtent]:
-        way = self._way
-        return extents_of(
-            self._paths,
-            way.remote,
-            pattern=way.pattern,
-            clients=way.clients,
-            on_corruption=way.on_corruption,
-            chosen=chosen,
-        )
+    def _slices(self, selection: Selection, chosen: Chosen) -> Iterator[tuple[Extents, Slice]]:
+        for extent in extents_of(self._paths, self._way, chosen):
+            refuse_deleted(extent, selection.start)
+            yield extent, part_of(extent, self._way, chosen, extent.first, extent.end)
 
 
 class Rows:
@@ -175,7 +146,7 @@ Source = Journals | Rows
 """What a table reads: it plans parts, reads each, and counts rows if the index knows their number."""
 
 
-def refuse_deleted(extent: Extent | Follower | RemoteExtent, start: int | None) -> None:
+def refuse_deleted(extent: Extents | Followers, start: int | None) -> None:
     """Refuse a start whose message was deleted; a recorded gap is not a deletion.
 
     Raises:
@@ -209,8 +180,6 @@ def kind_of(path: str) -> Literal["sej", "textqueue", "kestrel"]:
     try:
         layout_of(path)
     except NotAJournalError:  # which includes that nothing exists: the files of libkestrel's queue are cars.1, cars.2
-        from pipeline.reading.rows import queues  # imports Kestrel, a tenth of the time of a short command
-
         if there is not None and there.is_dir and any(name.endswith(".tq") for name in OS.list(path)):
             return "textqueue"
         if queues(path):
@@ -456,16 +425,16 @@ def table(
         (2, [{'offset': 1, 'value': b'b'}, {'offset': 2, 'value': b'c'}])
     """
     require(columns=columns)
-    way = read_options_of(clients, pattern, hub, token, tls, verify, on_corruption)
+    way = way_of(clients, pattern, hub, token, tls, verify, on_corruption)
     bounds = bounds_of(start, end)
     given = paths_of(paths, way.remote)
-    way = with_values(way, given, Fields(schema, format, definition, mode))
-    source = _source(given, way, bounded=bool(bounds))
+    way, read_columns = with_values(way, given, Fields(schema, format, definition, mode))
+    source = _source(given, way, read_columns, bounded=bool(bounds))
     names = list(source.columns) if columns is None else check_names(columns, source.columns)
     return Table(source, names, Selection(bounds, conditions_of(where, source.columns)))
 
 
-def read_options_of(
+def way_of(
     clients: str | Iterable[str] | None,
     pattern: str | None,
     hub: str | Sequence[str] | None,
@@ -473,39 +442,35 @@ def read_options_of(
     tls: ClientTLS | None,
     verify: bool,
     on_corruption: Literal["raise", "skip"],
-) -> ReadOptions:
+) -> Way:
     """Check the arguments that say how journals are read, and return them."""
     require(pattern=pattern, token=token, verify=verify, on_corruption=on_corruption)
-    return ReadOptions(verify, on_corruption, pattern, _clients(clients), Remote.named(hub, token, tls))
+    names, remote = _clients(clients), Remote.named(hub, token, tls)
+    return Way(pattern=pattern, clients=names, remote=remote, on_corruption=on_corruption, verify=verify)
 
 
-def with_values(way: ReadOptions, paths: Sequence[str], fields: Fields) -> ReadOptions:
-    """Return the way with the columns of the paths and of the values: those given, or kept in the first of the paths.
+def with_values(way: Way, paths: Sequence[str], fields: Fields) -> tuple[Way, Mapping[str, str]]:
+    """Return the way with the format of the values, and the columns of the paths and of the values.
 
-    If several roots are read, there is a column that says which.
+    Those are given, or kept in the first of the paths. If several roots are read, there is a column that says which.
     """
     kinds = (optional(TEXT), one_of(VALUE_FORMATS), optional(TEXT), one_of(VALUE_MODES))
     require(**{name: (value, kind) for name, value, kind in zip(Fields._fields, fields, kinds, strict=True)})
-    if way.remote is None and name_several(paths):
-        way = way._replace(columns=SEJ)
+    columns = SEJ if way.remote is None and name_several(paths) else ONE_SOURCE
     if fields.schema is None and way.remote is None:
         kept = kept_schema(with_roots(paths))
         fields = fields if kept is None else kept._replace(mode=fields.mode)
     if fields.schema is None:
-        return way
+        return way, columns
     values = value_format(fields, ("format", "definition"))
-    return way._replace(values=values, columns={**way.columns, **value_columns(fields)})
+    return way._replace(values=values), {**columns, **value_columns(fields)}
 
 
 def paths_of(paths: PathLike | Sequence[PathLike] | None, remote: Remote | None) -> list[str]:
     """Check the argument ``paths``, and return it as a list."""
     if paths is None and remote is None:
         raise TypeError("paths must be a path or a list of paths, got None, which is allowed only with hub=")
-    if paths is not None and not isinstance(paths, str | os.PathLike):
-        ITERABLE("paths", paths)
-    given = [] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    for path in given:
-        PATH("paths", path)
+    given = [] if paths is None else several("paths", paths)
     if not given and remote is None:
         raise OptionError("paths must name at least one path, got none")
     return [local_path(path) if remote is not None else absolute_path(local_path(path)) for path in given]
@@ -522,28 +487,24 @@ def _clients(clients: str | Iterable[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _source(paths: Sequence[str], way: ReadOptions, *, bounded: bool) -> Source:
+def _source(paths: Sequence[str], way: Way, columns: Mapping[str, str], *, bounded: bool) -> Source:
     kinds = {path: "sej" if way.remote is not None else kind_of(path) for path in paths}
-    several = sorted(set(kinds.values()))
-    if len(several) > 1:
+    different = sorted(set(kinds.values()))
+    if len(different) > 1:
         raise OptionError(
             f"the paths are of different kinds ({', '.join(f'{path}: {kind}' for path, kind in kinds.items())}); make"
             " a table of each"
         )
-    kind = several[0] if several else "sej"
-    if kind == "textqueue" or kind == "kestrel":
-        for name, given in (
-            ("start and end", bounded),
-            ("clients", way.clients is not None),
-            ("schema", way.values is not None),
-        ):
-            if given:
-                raise OptionError(f"{name} need a journal, and {paths[0]} is {kind}: use where with one of its columns")
-        if kind == "textqueue":
-            from pipeline.reading.rows import TextEntries
-
-            return Rows(TextEntries(paths), way.pattern)
-        from pipeline.reading.rows import KestrelItems
-
-        return Rows(KestrelItems(paths, on_damage=way.on_corruption), way.pattern)
-    return Journals(paths, way)
+    kind = different[0] if different else "sej"
+    if kind == "sej":
+        return Journals(paths, way, columns)
+    for name, given in (
+        ("start and end", bounded),
+        ("clients", way.clients is not None),
+        ("schema", way.values is not None),
+    ):
+        if given:
+            raise OptionError(f"{name} need a journal, and {paths[0]} is {kind}: use where with one of its columns")
+    if kind == "textqueue":
+        return Rows(TextEntries(paths), way.pattern)
+    return Rows(KestrelItems(paths, on_damage=way.on_corruption), way.pattern)

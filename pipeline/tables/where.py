@@ -14,16 +14,13 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 
-from pipeline.columns import ONE_SOURCE, SEJ
-from pipeline.connection import Remote
+from pipeline.columns import SEJ
 from pipeline.options import EPOCH, OptionError, ns_of
-from pipeline.reading.conditions import Chosen, Condition
-from pipeline.reading.task import TaskOptions
-from pipeline.values import ValueFormat
+from pipeline.reading.discovery import EVERYTHING, Chosen, Condition, narrow
 from sej.checks import OFFSET
 from sej.cli.shared.text import Moment, parse_moment, parse_place
 
@@ -52,34 +49,8 @@ _CONDITION: Final = re.compile(
     )\s*(?P<more>$|AND\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BOUNDS: Final = ("=", "<", "<=", ">", ">=")
 _US_NS: Final = 1000
-
-
-class ReadOptions(NamedTuple):
-    """How journals are read.
-
-    Attributes:
-        verify: check blocks against their checksums.
-        on_corruption: raise, or skip and log.
-        pattern: only directories whose name matches; None: all.
-        clients: only these clients of a hub; None: all.
-        remote: the hub to read through; None: files.
-        values: how values become columns; None: they do not.
-        columns: the columns of a journal, and those of its values, with their types in words.
-    """
-
-    verify: bool = True
-    on_corruption: Literal["raise", "skip"] = "raise"
-    pattern: str | None = None
-    clients: tuple[str, ...] | None = None
-    remote: Remote | None = None
-    values: ValueFormat | None = None
-    columns: Mapping[str, str] = ONE_SOURCE
-
-    def task(self, chosen: Chosen) -> TaskOptions:
-        """Return how the chosen messages are read."""
-        bounds = chosen.since, chosen.until
-        return TaskOptions(self.on_corruption, True, self.verify, None, self.remote, *bounds, values=self.values)
 
 
 class Selection(NamedTuple):
@@ -100,6 +71,18 @@ class Selection(NamedTuple):
         """The offset that was passed as start, or None."""
         return next((each.value for each in self.bounds if each[:2] == ("offset", ">=")), None)
 
+    def chosen(self) -> tuple[Chosen, list[Condition]]:
+        """Return what is left to read, and the conditions that need a test of each row."""
+        chosen, rest = EVERYTHING, []
+        for condition in (*self.bounds, *self.hints):
+            chosen, _ = narrow(chosen, condition)
+        for condition in self.where:
+            chosen, done = narrow(chosen, condition)
+            exact = condition.column == "timestamp_ns" and condition.test in _BOUNDS
+            if not done and not exact:  # readers return only messages within bounds of nanoseconds
+                rest.append(condition)
+        return chosen, rest
+
 
 def bounds_of(start: object, end: object) -> list[Condition]:
     """Return the bounds ``start`` and ``end`` as conditions on the offset or on the time.
@@ -112,13 +95,14 @@ def bounds_of(start: object, end: object) -> list[Condition]:
     for name, given, test in (("start", start, ">="), ("end", end, "<")):
         if given is not None:
             place = _place(name, given)
-            timed = isinstance(place, Moment)
-            value = place.timestamp if isinstance(place, Moment) else place
-            found.append(Condition("timestamp_ns" if timed else "offset", cast(Any, test), value))
+            column, value = ("timestamp_ns", place.timestamp) if isinstance(place, Moment) else ("offset", place)
+            found.append(Condition(column, cast(Any, test), value))
     return found
 
 
 def _place(name: str, given: object) -> int | Moment:
+    if isinstance(given, Moment):  # of the command line
+        return given
     if isinstance(given, str):
         try:
             return parse_place(given, time.time_ns())
@@ -259,13 +243,6 @@ def _fits(value: Any) -> bool:
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
-def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return a value in a type that holds it; Arrow compares it with the column's type."""
-    if isinstance(value, Decimal):
-        return pa.scalar(value)
-    return pa.scalar(value, pa.int64() if pa.types.is_integer(kind) else kind)
-
-
 def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
     """Return an Arrow expression that is true where all conditions are; None without conditions."""
     if not conditions:
@@ -275,16 +252,17 @@ def expression_of(conditions: Sequence[Condition], schema: pa.Schema) -> Any:
     found = None
     for column, test, value in conditions:
         field, kind = pc.field(column), schema.field(column).type
+        kind = pa.int64() if pa.types.is_integer(kind) else kind  # which holds the value
         if test == "is null":
             one = field.is_null()
         elif test == "is not null":
             one = field.is_valid()
         elif test == "in":
             fitting = [each for each in value if _fits(each)]
-            one = field.isin(pa.array(fitting, pa.int64() if pa.types.is_integer(kind) else kind))
+            one = field.isin(pa.array(fitting, kind))
         elif not _fits(value):  # the same for all messages, as a message always has a timestamp
             one = field.is_valid() if _OPERATORS[test](0, value) else field.is_null()
         else:
-            one = _OPERATORS[test](field, _scalar(value, kind))
+            one = _OPERATORS[test](field, pa.scalar(value, None if isinstance(value, Decimal) else kind))
         found = one if found is None else found & one
     return found

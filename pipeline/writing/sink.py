@@ -22,12 +22,9 @@ from pipeline.columns import SEJ
 from pipeline.connection import Remote
 from pipeline.options import Fields, OptionError, Options
 from pipeline.values import ValueFormat, value_format
-from pipeline.writing.on_hub import OnHub
-from pipeline.writing.target import Target, batch_name, stream_name
-from sej.system.locks import host_name
-from shard.committing import ANONYMOUS, Job, check_job_name, check_readers, commit, is_decided
+from pipeline.writing.places import OnDisk, OnHub, batch_name, stream_name
+from shard.committing import check_job_name
 from shard.routing import group
-from shard.staging import Owner, Rows, Stage, forget, identity, require_identity
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,18 +67,20 @@ class Columns(NamedTuple):
 
 
 class _Sink:
-    """Shared by batch and stream: the part that runs in tasks.
+    """Shared by batch and stream: tasks write, the driver commits or aborts.
 
     Args:
         columns: what the rows are made of.
         place: stages the rows of tasks and commits those of a job: a disk, a hub or a ``.tq`` file; pickled with this.
         name: the name under which the job's batches are counted, or None.
+        number: of a batch job, among those of its name.
     """
 
-    def __init__(self, columns: Columns, place: Any, name: str | None) -> None:
+    def __init__(self, columns: Columns, place: Any, name: str | None, number: int | None = None) -> None:
         self._columns, self._fields, self._values = columns
         self._place = place
         self._name = name
+        self._number = number
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -121,12 +120,15 @@ class _Sink:
             stamps = times if isinstance(times, int) else list(map(times.__getitem__, places))
             stage.append(shard, some, labels, kinds, stamps)
 
-    def _commit(self, messages: list[WriterCommitMessage | None], number: int | None) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """Commit the rows of all tasks; a numbered batch that was committed before is dropped."""
         staged = [message for message in messages if isinstance(message, Staged)]
         job = staged[0].job if staged else self._job
+        number = self._number if batchId is None else batchId
         self._place.commit(job, self._name, number, [row for message in staged for row in message.rows])
 
-    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
+        """The job or micro-batch failed: remove its files."""
         for job in {self._job, *(message.job for message in messages if isinstance(message, Staged))}:
             self._place.abort(job)
 
@@ -134,30 +136,9 @@ class _Sink:
 class BatchSink(_Sink, DataSourceArrowWriter):
     """A batch job."""
 
-    def __init__(self, columns: Columns, place: Any, name: str | None, number: int | None) -> None:
-        """Set the arguments; number: of this job among those of its name."""
-        super().__init__(columns, place, name)
-        self._number = number
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the rows of all tasks."""
-        self._commit(messages, self._number)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed: remove its files."""
-        self._abort(messages)
-
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """A stream."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit the rows of a micro-batch; a batch that was committed before is dropped."""
-        self._commit(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The micro-batch failed: remove its files."""
-        self._abort(messages)
+    """A stream, whose batches Spark counts."""
 
 
 def batch_sink(path: str, options: Options, schema: StructType, overwrite: bool) -> BatchSink:
@@ -257,40 +238,3 @@ def _micros(column: pa.Array, default: int) -> list[int]:
 
     micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     return [default if stamp is None else stamp * 1000 for stamp in micros.to_pylist()]
-
-
-class OnDisk:
-    """A place for a job's rows; pickled with the writer.
-
-    Attributes:
-        bits: bits of the shards; None: one journal.
-        hash: routes the keys.
-    """
-
-    def __init__(self, root: str, options: Options, *, overwrite: bool) -> None:
-        """Check everything that can be checked before a row is written."""
-        self._target = Target.of(root, options)
-        self._options = options
-        self._overwrite = overwrite
-        self._owner = Owner.here()
-        self.bits = self._target.bits
-        self.hash = self._target.hash(replaces=overwrite)
-        if overwrite:
-            check_readers(self._target, options["discardReaders"])
-        self._disk = str(identity(self._target.staging, create=True))
-
-    def stage(self, job: str, partition: int | None) -> Stage:
-        """Return the files of one task."""
-        task = f"{'?' if partition is None else partition} on host {host_name()}"
-        require_identity(self._target.staging, self._disk, task)
-        return Stage(self._target.staging, job, self._owner, task)
-
-    def commit(self, job: str, name: str | None, number: int | None, rows: Sequence[Rows]) -> None:
-        """Commit the rows of all tasks to the journals."""
-        discard, expected = self._options["discardReaders"], self._options["expectedOffsets"]
-        commit(self._target, Job(job, name or ANONYMOUS, number, list(rows), self._overwrite, discard, expected))
-
-    def abort(self, job: str) -> None:
-        """Remove a job's files; if it is decided, the next job finishes it."""
-        if not is_decided(self._target, job):
-            forget(self._target.staging, job)

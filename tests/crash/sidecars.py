@@ -19,9 +19,9 @@ import hub
 import kestrel
 import sej
 import shard
-from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, OptionError, parse
-from pipeline.writing.target import Target
+from pipeline.writing.on_file import _append_once
+from pipeline.writing.places import Target
 from sej.journal.directory import Directory
 from sej.journal.offset_check import _look, _slots, _write, twin_path
 from sej.system.disk import OS, OsDisk

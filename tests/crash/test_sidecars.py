@@ -10,7 +10,7 @@ import pytest
 
 from hub.merge import read_vector
 from kestrel.transfer import plan_at
-from pipeline.formats.textqueue import _ledger, _load
+from pipeline.writing.on_file import _ledger, _load
 from sej.errors import SejError
 from sej.journal.directory import Directory, journal_id, read_gaps
 from sej.journal.index import IndexFile

@@ -16,7 +16,7 @@ from kestrel.errors import BusyError
 from kestrel.files import WRITER_MAGIC, formats_of, magic_of
 from kestrel.segmented.format import encode_put
 from kestrel.v2.format import addx
-from pipeline.reading.rows import rows_of
+from pipeline.reading.rows import KestrelItems
 from tests.cli.command import sej as command
 from tests.kestrel.support import HookedWriter
 from tests.sej.support import overwrite
@@ -90,13 +90,13 @@ READERS: dict[tuple[str, str], Callable[[Path, Path], Any]] = {
     ("cars", "export"): partial(exported, "cars"),
     ("cars", "replay"): lambda spool, _: kestrel.replay(spool, "cars"),
     ("cars", "dump"): lambda spool, _: [*kestrel.read_journal(spool / "cars")],
-    ("cars", "spark"): lambda spool, _: [*rows_of(str(spool), queue="cars")],
+    ("cars", "spark"): lambda spool, _: [*KestrelItems([]).rows((str(spool), "cars"))],
     ("cars", "command export"): lambda spool, target: command("kestrel", "export", spool, "cars", target),
     ("cars", "command state"): lambda spool, _: command("kestrel", "state", spool, "cars"),
     ("cars", "command dump"): lambda spool, _: command("kestrel", "dump", spool / "cars"),
     ("jobs", "export"): partial(exported, "jobs"),
     ("jobs", "load"): lambda spool, _: segmented.load(spool, "jobs"),
-    ("jobs", "spark"): lambda spool, _: [*rows_of(str(spool), queue="jobs", reader="worker")],
+    ("jobs", "spark"): lambda spool, _: [*KestrelItems([], reader="worker").rows((str(spool), "jobs"))],
     ("jobs", "command export"): lambda spool, to: command("kestrel", "export", "--reader", "worker", spool, "jobs", to),
     ("jobs", "command state"): lambda spool, _: command("kestrel", "state", spool, "jobs"),
     ("jobs", "command dump"): lambda spool, _: command("kestrel", "dump", spool / "jobs.read.worker"),
@@ -159,7 +159,7 @@ def test_a_file_that_a_live_original_removes_meanwhile(tmp_path: Path, monkeypat
     for look, expected in (
         (lambda: formats_of(tmp_path, "cars"), {False}),
         (lambda: pipeline.table(tmp_path).count(), 1),
-        (lambda: len(list(rows_of(str(tmp_path), queue="cars"))), 1),
+        (lambda: len(list(KestrelItems([]).rows((str(tmp_path), "cars")))), 1),
     ):
         rotated.write_bytes(addx(b"old car", NOW, 0))
         assert look() == expected

@@ -1,34 +1,16 @@
-"""The source and sink ``textqueue``: ``.tq`` files, which people edit, as a table.
+"""The sink of a text queue: a batch is appended as one write under the file's lock.
 
-Every entry is a row, with any status; the column ``status`` has it. Reading marks nothing. A batch is appended as one
-write under the file's lock. ``.NAME.tq.spark`` next to the file records which batches it has: the name of the job, the
-last number, and during an append its content, so that the next job can tell whether the append happened.
+``.NAME.tq.spark`` next to the file records which batches it has: the name of the job, the last number, and during an
+append its content, so that the next job can tell whether the append happened.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
-from pyspark.sql.types import StringType, StructType
-
-from pipeline.columns import TEXTQUEUE, check_projection, ddl
-from pipeline.formats.rows import RowReader, no_stream
-from pipeline.options import TEXTQUEUE_READ, TEXTQUEUE_WRITE, OptionError, parse
-from pipeline.paths import paths_of
-from pipeline.reading.rows import TextEntries
-from pipeline.writing.sink import BatchSink, Columns, StreamSink
-from pipeline.writing.target import batch_name, stream_name
-from sej.system.disk import OS, absolute_path
+from sej.system.disk import OS
 from sej.system.locks import Lock
 from sej.system.sealed import SealedFile, whole
 from textqueue import MessageStatus, TextQueue
@@ -38,52 +20,6 @@ from textqueue.ledger.sidecar import Guard, sidecar_path
 
 _LOCK_S: Final = 60.0
 _LEDGER_BYTES: Final = 1 << 28
-
-
-class TextQueueSource(DataSource):
-    """The source and sink for ``.tq`` files."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for ``format(...)``."""
-        return "textqueue"
-
-    def schema(self) -> str:
-        """Return all columns."""
-        return ddl(TEXTQUEUE)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a batch reader."""
-        parse(TEXTQUEUE_READ, self.options, "textqueue")
-        return RowReader(TextEntries(paths_of(self.options)), check_projection(schema, TEXTQUEUE))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a stream reader that raises: this source is a table only."""
-        return no_stream("textqueue")
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a batch writer."""
-        options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
-        place = OnFile(_one_file(self.options, overwrite))
-        return BatchSink(_check_columns(schema), place, batch_name(options), options["txnVersion"])
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return a stream writer."""
-        options = parse(TEXTQUEUE_WRITE, self.options, "textqueue")
-        name = stream_name(options, self.options.get("checkpointLocation"))
-        return StreamSink(_check_columns(schema), OnFile(_one_file(self.options, overwrite)), name)
-
-
-def _check_columns(schema: StructType) -> Columns:
-    for name in schema.names:
-        if name != "value":
-            raise OptionError(
-                f"column {name!r} cannot be written: a row becomes one queued message, whose text is its value;"
-                " select the column value only"
-            )
-    if not isinstance(schema["value"].dataType, StringType):
-        raise OptionError(f"column 'value' must be string, got {schema['value'].dataType.simpleString()}; cast it")
-    return Columns({"value": 0})
 
 
 class OnFile:
@@ -208,12 +144,3 @@ def _load(ledger: SealedFile) -> dict[str, Any]:
             if not {"name", "keep", "rows"} <= intent.keys():
                 raise ValueError(f"its intent has the members {sorted(intent)}")
     return known
-
-
-def _one_file(options: Mapping[str, str], overwrite: bool) -> str:
-    paths = paths_of(options)
-    if len(paths) != 1:
-        raise OptionError(f"expected one .tq file to write to, got {len(paths)}")
-    if overwrite:
-        raise OptionError("a .tq file cannot be overwritten, because people edit it; append, or write to another file")
-    return absolute_path(paths[0])  # the same file for jobs that spell its path differently
