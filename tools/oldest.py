@@ -40,7 +40,6 @@ TESTS = (
     "tests/hub/page/test_guard.py",
     "tests/hub/page/test_pages.py",
     "tests/pipeline/test_avro.py",
-    "tests/pipeline/test_lazy.py",
     "tests/pipeline/test_predicates.py",
     "tests/pipeline/test_ship.py",
     "tests/pipeline/test_table.py",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import sej
-from pipeline.formats.textqueue import _append_once
 from pipeline.options import WRITE, parse
-from pipeline.writing.target import Target
+from pipeline.writing.on_file import _append_once
+from pipeline.writing.places import Target
 from sej.system.disk import OsDisk, OsFile
 from shard.committing import Job, commit
 from shard.staging import Owner, Stage

@@ -1,4 +1,3 @@
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +11,7 @@ import pipeline
 import sej
 from pipeline.columns import ONE_SOURCE, check_projection
 from pipeline.options import READ, parse
-from pipeline.reading.planning import partition_count
 from pipeline.reading.stream import FilteringSejReader
-from sej.reading.archiving import archive, objects
 from tests.pipeline.conftest import BASE_NS, fill
 from tests.sej.support import overwrite, read_all, write
 
@@ -259,37 +256,6 @@ def test_many_directories_share_a_partition(spark: SparkSession, tmp_path: Path)
     assert frame.count() == 192
 
 
-@pytest.mark.parametrize(
-    ("mib", "least", "most", "count"),
-    [(0, None, None, 1), (1, None, None, 1), (3, None, None, 3), (1024, None, None, 4), (1025, None, None, 8),
-     (9000, None, None, 36), (9000, 50, None, 50), (9000, None, 7, 7), (0, 5, 2, 2)],
-)  # fmt: skip
-def test_partitions_are_a_multiple_of_the_cores(mib: int, least: int | None, most: int | None, count: int) -> None:
-    assert partition_count(mib << 20, least, most, 4) == count
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40,000 messages of 1 KB in segments of 8 MB."""
-    path = tmp_path_factory.mktemp("large") / "j"
-    with sej.Writer(path, segment_bytes=8 << 20) as writer:
-        for _ in range(40):
-            writer.append_many([b"x" * 1000] * 1000)
-    return path
-
-
-@pytest.mark.parametrize("partitions", [1, 7])
-def test_segments_are_divided_and_nothing_is_lost(spark: SparkSession, large: Path, partitions: int) -> None:
-    frame = load(spark, large, "offset BIGINT", minPartitions=partitions, maxPartitions=partitions)
-    assert frame.rdd.getNumPartitions() == partitions
-    assert frame.selectExpr("count(*)", "count(DISTINCT offset)", "max(offset)").collect()[0][:] == (
-        40_000,
-        40_000,
-        39_999,
-    )
-    assert max(len(part) for part in frame.rdd.glom().collect()) < 2 * 40_000 / partitions
-
-
 # --- filters
 
 
@@ -304,10 +270,9 @@ def test_filters_choose_what_is_read(spark: SparkSession, hub_root: Path) -> Non
     assert len(asked("NOT offset = 1")) == 20
 
 
-@pytest.mark.parametrize("push", [True, False])
-def test_filter_on_time_is_exact(spark: SparkSession, journal: Path, push: bool) -> None:
+def test_filter_on_time_is_exact(spark: SparkSession, journal: Path) -> None:
     def asked(condition: str) -> list[int]:
-        return offsets(load(spark, journal, pushFilters=push).where(condition))
+        return offsets(load(spark, journal, pushFilters=True).where(condition))
 
     assert asked(f"timestamp_ns > {BASE_NS + 96 * 10**9}") == [97, 98, 99]
     assert asked(f"timestamp_ns < {BASE_NS + 2 * 10**9}") == [0, 1]
@@ -331,23 +296,6 @@ def test_times_outside_the_bounds_are_not_sent(tmp_path: Path) -> None:
 
 
 # --- damage and loss
-
-
-def test_torn_tail_ends_quietly(spark: SparkSession, journal: Path) -> None:
-    segment = journal / "jnl" / "0000000000000000.jnl"
-    with segment.open("r+b") as file:
-        file.truncate(segment.stat().st_size - 3)
-    assert load(spark, journal).count() == 99
-    assert pipeline.count(journal) == 99
-
-
-def test_spark_does_not_see_the_border_of_a_cold_tier(spark: SparkSession, tmp_path: Path) -> None:
-    with sej.Writer(tmp_path / "journal", segment_bytes=1000) as writer:
-        writer.append_many([b"%d" % number for number in range(300)])
-    archive(tmp_path / "journal", tmp_path / "tier", compress=True)
-    assert offsets(load(spark, tmp_path / "journal", minPartitions=3)) == list(range(300))
-    os.unlink(objects(tmp_path / "journal")[1].address)
-    assert "this object with messages" in failure(load(spark, tmp_path / "journal"))
 
 
 def test_corruption_names_its_place_or_is_skipped_and_counted(

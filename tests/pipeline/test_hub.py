@@ -1,32 +1,46 @@
-"""Spark through a real server with TLS and tokens: the same rows as from the disk."""
+"""Through a hub: Spark reads and writes the same rows as on a disk, which is not shared; and attempts to reach it."""
 
+import logging
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import hub
 import pipeline
 import sej
+from hub.errors import UnavailableError
 from hub.readers import holders
 from hub.tokens import Grant, hash_token
 from hub.wire import Client, ClientTLS, Server, Tokens
-from pipeline import jobs
-from pipeline.connection import Remote
+from hub.wire.status import HandshakeError
+from pipeline import cli, connection, jobs
+from pipeline.connection import Remote, Retry
+from pipeline.options import READ, WRITE, OptionError, parse
 from pipeline.reading import remote
-from pipeline.reading.discovery import Origin, Slice
-from tests.hub.support import until
+from pipeline.reading.discovery import EVERYTHING, Origin, Slice, Way
+from pipeline.writing.sink import batch_sink, stream_sink
+from tests.hub.support import ROOT, Killed, until
 from tests.pipeline.conftest import BASE_NS, fill, serving
+from tests.pipeline.copying import copy
+from tests.pipeline.test_sink import numbers, save, tree_values, wanted
 
 pytestmark = pytest.mark.spark
 Load = Callable[..., DataFrame]
 
 
 @pytest.fixture
-def options(hub_root: Path) -> Iterator[dict[str, str]]:
+def reading(hub_root: Path) -> Iterator[dict[str, str]]:
     """How to reach a real server before the hub's root; its token is good for berlin, tokyo and paris."""
     with serving(hub_root, "read", "berlin", "tokyo", "paris") as options:
         fill(hub_root / "moscow.orders.1.000", 9, tag="hidden")
@@ -34,10 +48,10 @@ def options(hub_root: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def far(spark: SparkSession, options: dict[str, str]) -> Load:
+def far(spark: SparkSession, reading: dict[str, str]) -> Load:
     def load(*names: str, **more: object) -> DataFrame:
         given = {name: str(value) for name, value in more.items()}
-        reader = spark.read.format("sej").options(**options).options(**given)
+        reader = spark.read.format("sej").options(**reading, **given)
         return reader.load(list(names)) if names else reader.load()
 
     return load
@@ -60,23 +74,16 @@ def test_filters_offsets_times_and_partitions_as_on_a_disk(far: Load) -> None:
     assert far("tokyo", minPartitions=4).count() == 11
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("berlin.nothing.1", "no readable journal, sharded journal or client 'berlin.nothing.1'"),
-        ("moscow", "no readable journal, sharded journal or client 'moscow'"),
-        ("x/y", "no readable journal, sharded journal or client"),
-    ],
-)
-def test_what_the_hub_does_not_give_is_named(far: Load, name: str, says: str) -> None:
-    with pytest.raises(Exception, match=says):
-        far(name).collect()
+def test_what_the_hub_does_not_give_is_named(far: Load) -> None:
+    for name in ("berlin.nothing.1", "moscow", "x/y"):
+        with pytest.raises(Exception, match=f"no readable journal, sharded journal or client '{name}'"):
+            far(name).collect()
     with pytest.raises(Exception, match="layout is for a path"):
         far("tokyo", layout="hub").collect()
 
 
-def test_stream_of_what_is_not_there_fails(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
-    frame = spark.readStream.format("sej").options(**options).load("paris")
+def test_stream_of_what_is_not_there_fails(spark: SparkSession, reading: dict[str, str], tmp_path: Path) -> None:
+    frame = spark.readStream.format("sej").options(**reading).load("paris")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     with pytest.raises(Exception, match="no readable journal, sharded journal or client 'paris'"):
         query.awaitTermination(60)
@@ -92,10 +99,7 @@ def test_a_token_that_is_missing_or_may_not_read_is_an_error(spark: SparkSession
             reader.option("hubToken", "known").load().count()
 
 
-@pytest.mark.parametrize("through_hub", [False, True])
-def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
-    spark: SparkSession, hub_root: Path, far: Load, through_hub: bool
-) -> None:
+def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(hub_root: Path, far: Load) -> None:
     path = hub_root / "berlin.plain.log"
     with sej.Writer(path) as writer:
         writer.end.rotate()  # writes the index, which has the checksums
@@ -103,9 +107,7 @@ def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
     segment.write_bytes(segment.read_bytes().replace(b"plain-1", b"plane-1"))
 
     def rows(**options: object) -> list[bytes]:
-        near = spark.read.format("sej").options(**{name: str(value) for name, value in options.items()})
-        frame = far("berlin.plain.log", **options) if through_hub else near.load(str(path))
-        return [bytes(row.value) for row in frame.orderBy("offset").collect()]
+        return [bytes(row.value) for row in far("berlin.plain.log", **options).orderBy("offset").collect()]
 
     with pytest.raises(Exception, match="CorruptionError"):
         rows()
@@ -113,8 +115,8 @@ def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(
 
 
 @pytest.mark.long
-def test_jobs_read_from_a_hub(spark: SparkSession, hub_root: Path, options: dict[str, str], tmp_path: Path) -> None:
-    way: dict[str, Any] = {"hub": options["hub"], "token": options["hubToken"], "tls": ClientTLS(options["hubCa"])}
+def test_jobs_read_from_a_hub(spark: SparkSession, reading: dict[str, str], tmp_path: Path) -> None:
+    way: dict[str, Any] = {"hub": reading["hub"], "token": reading["hubToken"], "tls": ClientTLS(reading["hubCa"])}
     assert jobs.archive(spark, "berlin", tmp_path / "archive", **way) == 14
     assert jobs.archive(spark, "berlin", tmp_path / "archive", **way) == 0
     assert sum(stat.messages for stat in jobs.stats(spark, "tokyo", **way)) == 11
@@ -151,7 +153,12 @@ def test_reading_continues_when_the_hub_is_back(tmp_path: Path, port: int) -> No
     address = f"127.0.0.1:{port}"
     with hub.Store(tmp_path) as store:
         first = Server(store, address)
-        rows = remote.read(Remote((address,)), Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1), ("value",))
+        rows = remote.read(
+            Slice(Origin("", "berlin.large", "berlin"), 0, 20_000, 1),
+            ("value",),
+            Way(remote=Remote((address,))),
+            EVERYTHING,
+        )
         seen = [next(rows)]
         back: list[Server] = []
 
@@ -169,3 +176,184 @@ def test_reading_continues_when_the_hub_is_back(tmp_path: Path, port: int) -> No
         sum(rows.found.messages for rows in seen[:turn]) for turn in range(len(seen))
     ]
     assert sum(rows.found.messages for rows in seen) == 20_000
+
+
+# --- writing
+
+
+@pytest.mark.timeout(60)
+def test_a_stream_ends_though_the_hub_is_out_of_reach(
+    port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pipeline.writing.places._SOON_S", 0.2)
+    given = {"hub": f"127.0.0.1:{port}", "prefix": "orders"}
+    options, schema = parse(WRITE, {**given, "txnAppId": "copy"}), StructType().add("value", "binary")
+    assert options["hubRetryFor"] == 600
+    writer = stream_sink("berlin", options, schema, overwrite=False, checkpoint=None)
+    writer.abort([], 7)
+    assert "will remove the staged rows" in caplog.messages[-1]
+    with pytest.raises(hub.UnavailableError):
+        batch_sink("berlin", parse(WRITE, {**given, "hubRetryFor": "0.2s"}), schema, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "client", "says"),
+    [
+        ({"prefix": "o"}, "tokyo", "does not let you append for 'tokyo'"),
+        ({}, "berlin", "set prefix, or prefix and bits"),
+        ({"prefix": "o", "lockTimeout": 3}, "berlin", "the option lockTimeout applies to a path"),
+        ({"prefix": "o", "bits": 1}, "a/b", "client id must be"),
+    ],
+)
+def test_what_a_hub_refuses_fails_before_a_row_is_sent(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, more: dict[str, Any], client: str, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        save(numbers(spark, 10), client, **options, **more)
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        save(numbers(spark, 10), "berlin", "overwrite", **options, prefix="o")
+    assert tree_values(tmp_path / "hub") == []
+
+
+def test_a_job_continues_when_a_killed_hub_is_back(spark: SparkSession, tmp_path: Path, port: int) -> None:
+    address, root = f"127.0.0.1:{port}", tmp_path / "hub"
+    server = Killed("--address", address, root)
+
+    def kill() -> None:
+        until(lambda: list(root.glob(".staging/task-*/*.rows")))
+        server.restart()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        wide = numbers(spark, 20_000).selectExpr("key", "concat(value, repeat('x', 1000)) AS value")
+        save(wide, "berlin", hub=address, prefix="orders", bits=1)
+        thread.join()
+        assert sorted(value.rstrip(b"x") for value in tree_values(root)) == wanted(20_000)
+    finally:
+        thread.join()
+        server.kill()
+
+
+@pytest.mark.long
+@pytest.mark.torture
+@pytest.mark.timeout(3600)
+def test_every_message_once_though_drivers_executors_and_the_hub_are_killed(
+    spark: SparkSession, spark_home: Path, tmp_path: Path, port: int, torture_s: float
+) -> None:
+    address, root, source = f"127.0.0.1:{port}", tmp_path / "hub", tmp_path / "from" / "orders.1.000"
+    fill(source, 4000)
+    server = Killed("--address", address, root)
+    deadline, due = time.monotonic() + torture_s, 1000
+    try:
+        while due == 1000 or time.monotonic() < deadline:
+            command = [sys.executable, "-m", "tests.pipeline.copying", str(source.parent), str(tmp_path / "to")]
+            python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(spark_home / "python"))
+            # Its JVM and workers die with it.
+            run = subprocess.Popen([*command, address], cwd=ROOT, env={**os.environ, **python}, start_new_session=True)
+            until(lambda: run.poll() is not None or len(tree_values(root)) >= due, 120)  # noqa: B023 called in this round only
+            server.kill()
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            found = tree_values(root)
+            assert len(found) == len(set(found))
+            fill(source, 2000, first=3000 + due)
+            due += 2000
+            server.start()
+        copy(spark, str(source.parent), str(tmp_path / "to"), once=True, hub=address)
+        assert tree_values(root) == wanted(3000 + due)
+    finally:
+        server.kill()
+
+
+# --- attempts
+
+
+class Time:
+    """Takes the place of the module in ``pipeline.connection``."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """A clock without jitter."""
+    found = Time()
+    monkeypatch.setattr(connection, "time", found)
+    monkeypatch.setattr("random.uniform", max)
+    return found
+
+
+def never_reached(attempts: Retry) -> None:
+    while True:
+        attempts.wait(UnavailableError("down"))
+
+
+def test_waits_grow_to_ten_seconds_and_end_with_the_time(clock: Time, caplog: pytest.LogCaptureFixture) -> None:
+    attempts = Retry(600.0, "hubRetryFor")
+
+    with caplog.at_level(logging.WARNING), pytest.raises(UnavailableError, match="down") as ended:
+        never_reached(attempts)
+    assert clock.slept[:8] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
+    assert set(clock.slept[8:-1]) == {10.0}
+    assert clock.now == 700.0
+    assert ended.value.__notes__ == [f"{len(clock.slept) + 1} attempts in 10 min (hubRetryFor)"]
+    assert caplog.messages[0] == "down; attempt 1 failed, trying again for 10 min (hubRetryFor)"
+    assert len(caplog.messages) < len(clock.slept)  # one line in ten seconds
+
+
+def test_a_hub_that_answers_again_starts_the_time_again(clock: Time) -> None:
+    attempts = Retry(1.0)
+    for _ in range(3):
+        attempts.wait(UnavailableError("down"))
+    attempts.reached()
+    clock.now += 1000
+    attempts.wait(UnavailableError("down"))
+    assert clock.slept[-1] == 0.1
+
+
+def test_what_cannot_heal_is_not_repeated(clock: Time) -> None:
+    with pytest.raises(HandshakeError):
+        Retry(600.0).wait(HandshakeError("CERTIFICATE_VERIFY_FAILED"))
+    assert clock.slept == []
+
+
+def test_a_relative_address_means_the_directory_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for way in (Remote.named("h:1,unix:hub.sock", None, None), Remote.of(parse(READ, {"hub": "h:1,unix:hub.sock"}))):
+        assert way is not None
+        assert way.addresses == ("h:1", f"unix:{tmp_path}/hub.sock")
+
+
+@pytest.mark.parametrize("given", ["localhost", "h:1,localhost", "h:99999"])
+def test_an_address_without_a_port_is_an_error_before_a_connection(given: str) -> None:
+    """The rule is that of ``hub.wire.Client``: gRPC would try port 443, for ten minutes with a stream."""
+    wrong = "is not the address of a hub; expected host:port"
+    with pytest.raises(OptionError, match=wrong):
+        pipeline.table("berlin", hub=given)
+    with pytest.raises(OptionError, match=wrong):
+        pipeline.count("berlin", hub=given.split(","))
+    for options in (READ, WRITE):
+        with pytest.raises(OptionError, match=wrong):
+            Remote.of(parse(options, {"hub": given}))
+    done = CliRunner().invoke(cli.app, ["count", "--hub", given, "berlin"])
+    assert done.exit_code == 2
+    assert wrong in done.output
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("0", 0.0)])
+def test_the_option(given: str, seconds: float) -> None:
+    way = Remote.of(parse(READ, {"hub": "h:1", "hubRetryFor": given}))
+    assert way is not None
+    assert (way.retry_s, way.retry_setting) == (seconds, "hubRetryFor")
+    with pytest.raises(OptionError, match="hubRetryFor must be seconds"):
+        parse(READ, {"hubRetryFor": "soon"})

@@ -21,7 +21,7 @@ from pipeline.columns import ONE_SOURCE, arrow_schema
 from pipeline.options import READ, STREAM, OptionError, parse
 from pipeline.reading.remote import RemoteProgress
 from pipeline.reading.stream import SejStreamReader
-from pipeline.writing.target import Target, by_checkpoint
+from pipeline.writing.places import Target, by_checkpoint
 from sej.system.sealed import seal
 from shard.committing import Job, finish_dead_jobs
 from shard.staging import Owner, Stage

@@ -1,7 +1,10 @@
 """The driver and the executors need one disk: what happens if they have several, and if staged rows are lost."""
 
 import os
+import shlex
 import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,22 +19,25 @@ import pipeline
 import sej
 import shard as sharded
 from pipeline.cli import app
-from pipeline.formats.rows import KestrelSource
-from pipeline.formats.textqueue import TextQueueSource
+from pipeline.formats import KestrelSource, TextQueueSource
 from pipeline.health import look
 from pipeline.jobs import _Origin as Origin
 from pipeline.options import READ, STREAM, WRITE, OptionError, parse
 from pipeline.paths import local_path
 from pipeline.reading.stream import SejReader, SejStreamReader
+from pipeline.writing.places import Target
 from pipeline.writing.sink import batch_sink
-from pipeline.writing.target import Target
-from sej.system.locks import host_name, process_host
-from shard.committing import Job, _decision, commit, finish_dead_jobs
+from sej.system.locks import Lock, host_name, process_host
+from sej.system.sealed import unseal
+from shard.committing import ANONYMOUS, Job, _decision, commit, finish_dead_jobs
 from shard.staging import Owner, Rows, Stage, StagedRowsError, identity
+from tests.house.house import ROOT, run
 from tests.pipeline.conftest import fill
 from tests.pipeline.test_losses import SCHEMA as ALL_COLUMNS
 from tests.sej.support import overwrite, read_all
 
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Processes die here, not machines: no disk has to be waited for."""
 SCHEMA = StructType([StructField("value", BinaryType())])
 OPTIONS = {"prefix": "orders", "bits": "1"}
 LOST = "the driver cannot see the rows of task 1 on host far: executors need the same disk, or use a hub"
@@ -155,6 +161,14 @@ def test_a_decision_that_cannot_be_read_is_reported_and_can_be_discarded(target:
     assert commit(target, Job("next", "app", 7, rows(target, "next")))
 
 
+@pytest.mark.parametrize("mode", ["append", pytest.param("overwrite", marks=pytest.mark.long), "text"])
+def test_every_row_once_wherever_the_commit_dies(mode: str) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        done = run([sys.executable, ROOT / "tests" / "pipeline" / "crashing.py", folder, mode], ROOT)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > (15 if mode == "text" else 50)  # changes on the disk, each died before and inside
+
+
 # --- reading
 
 
@@ -220,8 +234,8 @@ def test_a_path_that_is_on_no_local_disk_is_refused(
 
 def test_a_job_that_names_the_addresses_of_a_hub_in_another_order_is_the_same_job() -> None:
     """Otherwise `compact` and `dedupe` would not replace what they wrote."""
-    first, second = (Origin.of("berlin", hub, None, None) for hub in ("a:1,b:2", ["b:2", "a:1"]))
-    assert first.described == second.described != Origin.of("tokyo", "a:1,b:2", None, None).described
+    first, second = (Origin("berlin", hub, None, None) for hub in ("a:1,b:2", ["b:2", "a:1"]))
+    assert first.described == second.described != Origin("tokyo", "a:1,b:2", None, None).described
 
 
 def test_a_directory_of_queues_that_the_driver_does_not_have_is_an_error(tmp_path: Path) -> None:
@@ -248,3 +262,71 @@ def test_a_sink_makes_no_second_sharded_journal_of_a_prefix(tmp_path: Path) -> N
     Target.of(str(tmp_path), parse(WRITE, {"prefix": "orders", "bits": "3"}))
     with pytest.raises(sharded.RouteError, match="bits must be 3, as in the sharded journal"):
         Target.of(str(tmp_path), parse(WRITE, {"prefix": "orders", "bits": "2"}))
+
+
+# --- what killed jobs leave
+
+GONE = Owner(Owner.here().host, 2**22 + 1, 1)
+
+
+def staged(target: Target, job: str, owner: Owner, shard: int = 0) -> Stage:
+    stage = Stage(target.staging, job, owner)
+    stage.append(shard, [b"%s-%d" % (job.encode(), shard)], [b""], 0, 1)
+    return stage
+
+
+def left(target: Target) -> set[str]:
+    names = [name for name in os.listdir(target.staging) if name.startswith(("task-", "job-"))]
+    return {name.removesuffix(".json").split("-")[1] for name in names}
+
+
+@pytest.fixture(params=["tree", "journal"])
+def littered(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    """A sink's target with a message in it; what a dead, a decided and a running job left."""
+    options = {"bits": "1"} if request.param == "tree" else {}
+    target = Target.of(str(tmp_path / "root"), parse(WRITE, options))
+    with target.open(0) as writer:
+        writer.append(b"first")
+    staged(target, "dead", GONE).finish()
+    staged(target, "running", Owner.here()._replace(pid=os.getpid(), start=None)).finish()
+    job = Job("decided", ANONYMOUS, 2**62, staged(target, "decided", GONE).finish())
+    _decision(target, "decided").store({"prefix": None, "bits": target.bits, **job._asdict()})
+    return target
+
+
+def test_the_doctor_removes_files_that_no_job_needs(littered: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Owner, "is_gone", lambda owner, _: owner == GONE)
+    places = [littered.root, littered.directory(0).path]
+    first, second = look(places[0])
+    assert "not finished: decided" in first[2]
+    assert first[3].endswith(f"or `sej spark finish {littered.root}`")
+    assert second[2] == f"removed 1 folder(s) of dead jobs from {littered.staging}"
+    assert left(littered) == {"running", "decided"}
+    assert [row[1] for row in look(places[1])] == ["note"]
+    with Lock(os.path.join(littered.staging, "commit.lck")).acquire():
+        assert [row[2] for row in look(places[0])] == [f"a job is committing to {littered.root}"]
+
+
+def test_the_program_does_so(littered: Target) -> None:
+    done = run([sys.executable, "-m", "sej", "doctor", littered.root], ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "folder(s) of dead jobs from" in done.stdout
+    assert "dead" not in left(littered)
+
+
+def test_a_command_finishes_what_was_decided(littered: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Owner, "is_gone", lambda owner, _: owner == GONE)
+    _, _, _, do = next(look(littered.root))
+    assert shlex.split(do.split("`")[1]) == ["sej", "spark", "finish", littered.root]
+    done = CliRunner().invoke(app, shlex.split(do.split("`")[1])[2:])
+    assert done.exit_code == 0, done.output
+    assert left(littered) == {"running"}
+    with sej.Scanner(littered.directory(0).path) as scanner:
+        assert [message.value for message in scanner] == [b"first", b"decided-0"]
+    assert unseal("done.json", Path(littered.staging, "done.json").read_bytes())
+
+
+def test_the_doctor_reports_nothing_if_no_job_wrote(tmp_path: Path) -> None:
+    sej.Writer(tmp_path / "j").close()
+    assert list(look(tmp_path / "j")) == []
+    assert list(look(tmp_path)) == []

@@ -216,19 +216,6 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "point"), [(kind, point) for kind in KINDS for point in POINTS[kind]])
-def test_killed_anywhere_the_counts_agree(
-    ship: Ship, shards: Path, tmp_path: Path, kind: str, point: tuple[str, str, str]
-) -> None:
-    words = ["ship", str(shards), f"{kind}:out", "--batch-bytes", "2000"]
-    for _ in range(2):
-        die(point, *words)
-        fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
-    assert ship(*words[1:]).code == 0
-    assert shipped(kind) == there(shards)
-    assert not [name for name in os.listdir("out") if name.endswith(".tmp")]
-
-
 JOINS = [
     ("parquet", ("pipeline.tables.shipping", "extend_parquet", "before")),
     ("parquet", ("pipeline.tables.shipping", "extend_parquet", "after")),
@@ -237,23 +224,31 @@ JOINS = [
     ("delta", ("deltalake.table", "TableOptimizer.compact", "before")),
     ("delta", ("deltalake.table", "TableOptimizer.compact", "after")),
 ]
+DEATHS = [
+    *((kind, point, ["--batch-bytes", "2000"]) for kind in KINDS for point in POINTS[kind]),
+    *((kind, point, ["--join"]) for kind, point in JOINS),
+]
 
 
-@pytest.mark.parametrize(("kind", "point"), JOINS)
-def test_killed_while_files_are_joined_the_counts_agree(
-    ship: Ship, shards: Path, kind: str, point: tuple[str, str, str]
+@pytest.mark.parametrize(("kind", "point", "more"), DEATHS)
+def test_killed_anywhere_the_counts_agree(
+    ship: Ship, shards: Path, kind: str, point: tuple[str, str, str], more: list[str]
 ) -> None:
-    words = ["ship", str(shards), f"{kind}:out", "--join"]
-    assert ship(*words[1:]).code == 0
+    words = [str(shards), f"{kind}:out", *more]
+    joins = more == ["--join"]
+    if joins:
+        assert ship(*words).code == 0
     for _ in range(3):
         fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
-        die(point, *words)
+        die(point, "ship", *words)
     fill(shards / "orders.2.000", 1, first=sej.Journal(shards / "orders.2.000").end_offset)
-    assert ship(*words[1:]).code == 0
+    assert ship(*words).code == 0
     assert shipped(kind) == there(shards)
-    assert (len(DeltaTable("out").file_uris()) if kind == "delta" else len(os.listdir("out"))) == (
-        1 if kind == "delta" else 2
-    ), "of Parquet, the file and the lock"
+    assert not [name for name in os.listdir("out") if name.endswith(".tmp")]
+    if joins and kind == "delta":
+        assert len(DeltaTable("out").file_uris()) == 1
+    elif joins:
+        assert len(os.listdir("out")) == 2, "the file and the lock"
 
 
 def test_a_reader_that_knows_the_end_of_a_file_finds_its_rows_after_a_join(ship: Ship, journal: Path) -> None:
@@ -418,13 +413,6 @@ def test_messages_that_another_process_shipped_between_two_commits_are_refused(s
     assert len(shipped("delta", table)) == len(there(shards)) == 102
 
 
-def test_an_error_of_a_delta_table_is_one_line(ship: Ship, journal: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    done = ship(journal, "delta:file/out")
-    assert (done.code, done.err.count("\n")) == (1, 1)
-    assert done.err.startswith("sej: file/out: the Delta table cannot be read or written: ")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_target_among_the_files_of_a_journal_is_refused(ship: Ship, journal: Path, kind: str) -> None:
     before = sorted(journal.rglob("*"))
@@ -455,6 +443,10 @@ def test_errors(ship: Ship, journal: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "part-000000000001.parquet").write_bytes(b"x")
     done = ship(journal, "parquet:out")
     assert done.code == 1 and "does not tell which messages it has" in done.err
+    (tmp_path / "file").write_bytes(b"")
+    done = ship(journal, "delta:file/out")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith("sej: file/out: the Delta table cannot be read or written: ")
 
 
 def test_messages_of_a_target_are_synced_first(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from tests.pipeline.conftest import BASE_NS, fill
 from tests.sej.support import commit, read_all, write
 
 pytestmark = pytest.mark.spark
+GOLDEN = Path(__file__).parent.parent / "golden" / "shard" / "xxhash64.tsv"
 
 
 def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
@@ -238,3 +239,12 @@ def test_a_job_keeps_the_hash_of_a_sharded_journal_and_splits_no_key(spark: Spar
             indexes = {shard.index_of(message.key, 3, route) for message in read_all(found.path)}  # type: ignore[arg-type]
             assert indexes <= {found.index}
     assert pipeline.count(tmp_path / "own") == 50
+
+
+def test_the_golden_table_is_what_spark_computes(spark: SparkSession) -> None:
+    rows = [line.split("\t") for line in GOLDEN.read_text().splitlines()[1:]]
+    assert len(rows) == 1000
+    keys = [(number, bytes.fromhex(key)) for number, (key, _) in enumerate(rows)]
+    frame = spark.createDataFrame(keys, "number INT, key BINARY")
+    found = frame.selectExpr("number", "xxhash64(key) AS hash").orderBy("number").collect()
+    assert [row["hash"] for row in found] == [int(value) for _, value in rows]

@@ -34,16 +34,6 @@ def offsets(table: pipeline.Table) -> list[int]:
     return found
 
 
-def rows_of(path: Path, **options: Any) -> list[tuple[Any, ...]]:
-    with sej.Scanner(path, **options) as scanner:
-        return [(m.offset, m.timestamp, m.type, m.key, m.value) for m in scanner]
-
-
-def rows_in(table: pipeline.Table) -> list[tuple[Any, ...]]:
-    names = ("offset", "timestamp_ns", "type", "key", "value")
-    return list(zip(*(table.to_arrow()[name].to_pylist() for name in names), strict=True))
-
-
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """3,000 messages in many segments; tables divide it into many parts and read it with two threads."""
@@ -56,14 +46,6 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # --- rows
-
-
-def test_a_journal_is_what_a_scanner_reads(journal: Path) -> None:
-    table = pipeline.table(journal)
-    assert table.schema.names == COLUMNS == table.to_arrow().column_names
-    assert rows_in(table) == rows_of(journal)
-    assert table.to_arrow()["timestamp"][0].as_py() == datetime.fromtimestamp(BASE_NS // 10**9, UTC)
-    assert set(table.to_arrow()["client"].to_pylist()) == {None}
 
 
 def test_shards_and_clients_are_columns(shards: Path, hub_root: Path) -> None:
@@ -121,13 +103,9 @@ def test_a_polars_frame_has_the_rows_of_arrow(tmp_path: Path, monkeypatch: pytes
             values = [b"%d" % row * (row % 40) for row in range(n, n + 100)]
             writer.append_many(values, keys[n : n + 100], timestamp=BASE_NS + n * 10**9)
     everything = pipeline.table(tmp_path / "data").to_polars()
-    late = {"start": datetime.fromtimestamp(BASE_NS // 10**9 + 777, UTC)}
-    lists: list[list[str] | None] = [None, ["key"], ["value"], ["timestamp", "type", "value"], ["offset", "timestamp"]]
-    selections: list[dict[str, Any]] = [{}, {"start": 77, "end": 3333}, late, {"where": "key != 'kkk' AND offset < 99"}]
-    for columns, options in [(names, {}) for names in lists] + [(None, each) for each in selections[1:]]:
-        table = pipeline.table(tmp_path / "data", columns=columns, **options)
-        frame = table.to_polars()
-        assert frame.height > 0 and frame.equals(pl.DataFrame(table.to_arrow()))
+    for given in ({}, {"columns": ["timestamp", "value"]}, {"start": 77}, {"where": "key != 'kkk' AND offset < 99"}):
+        table = pipeline.table(tmp_path / "data", **given)
+        assert table.to_polars().equals(pl.DataFrame(table.to_arrow()))
     assert everything["key"].to_list() == keys
     shutil.rmtree(tmp_path / "data")
     few = everything.filter(pl.col("offset") % 1000 == 39).sort("offset", descending=True).rechunk()
@@ -172,24 +150,12 @@ def test_start_and_end_take_offsets_and_times(journal: Path, start: Any, end: An
     assert offsets(pipeline.table(journal, start=start, end=end)) == list(wanted)
 
 
-def test_times_select_each_message_by_its_own(tmp_path: Path) -> None:
-    times = [50, 10, 60, 20, 70]
-    write(tmp_path, [b"v"] * 5, timestamp=[BASE_NS + n for n in times])
-    start, end = pd.Timestamp(BASE_NS + 50), pd.Timestamp(BASE_NS + 70)
-    assert offsets(pipeline.table(tmp_path, start=start, end=end)) == [0, 2]
-    assert offsets(pipeline.table(tmp_path, where=f"timestamp_ns >= {BASE_NS + 50}")) == [0, 2, 4]
-    assert offsets(pipeline.table(tmp_path, where=f"timestamp_ns IN ({BASE_NS + 10}, {BASE_NS + 20})")) == [1, 3]
-    assert offsets(pipeline.table(tmp_path, where=[("timestamp_ns", "is null", None)])) == []
-
-
 @pytest.mark.parametrize(
     ("where", "count"),
     [
         ("shard between 1 and 2 and offset >= 19", 1 + 11),
-        ("type = 1 AND shard = 0", 3),
         ("value = 's1-7'", 1),
         ("key > 'k-5' AND shard = 0", 1),
-        ("key IS NOT NULL AND offset IS NOT NULL", 100),
         ("timestamp < '2023-11-14T22:13:25Z'", 20),
         ([("shard", "in", {1, 2}), ("offset", "<", 10)], 20),
         ([("value", "==", b"s1-7")], 1),
@@ -225,19 +191,12 @@ def test_the_count_comes_from_the_index(large: Path) -> None:
 
 def test_damage_is_skipped_and_logged_on_request(journal: Path, caplog: pytest.LogCaptureFixture) -> None:
     segment = next((journal / "jnl").iterdir())
-    data = bytearray(segment.read_bytes())
-    at = data.index(b"v-50")
-    data[at - 30 : at] = b"\xff" * 30
-    segment.write_bytes(data)
+    overwrite(segment, segment.read_bytes().index(b"v-50") - 30, b"\xff" * 30)
     with pytest.raises(sej.CorruptionError):
         pipeline.table(journal).to_arrow()
-    whole = pipeline.table(journal, on_corruption="skip")
-    assert rows_in(whole) == rows_of(journal, on_corruption="skip", verify=True) == [], "their block is damaged"
-    assert whole.count() == 0
-    table = pipeline.table(journal, on_corruption="skip", verify=False)
-    found = offsets(table)
+    assert offsets(pipeline.table(journal, on_corruption="skip")) == [], "their block is damaged"
+    found = offsets(pipeline.table(journal, on_corruption="skip", verify=False))
     assert 50 not in found and {0, 48, 52, 99} <= set(found)
-    assert rows_in(table) == rows_of(journal, on_corruption="skip")
     assert "are lost" in caplog.text
     sej.Journal(journal).repair()
     assert read_gaps(Directory(journal, OS))
@@ -282,8 +241,11 @@ def test_a_time_behind_damage_is_not_passed_silently(large: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_a_table_does_not_see_the_border_of_a_cold_tier(tmp_path: Path, compress: bool) -> None:
+def test_a_table_does_not_see_the_border_of_a_cold_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: bool
+) -> None:
     journal = tmp_path / "journal"
+    monkeypatch.setattr(tables, "_PART_BYTES", 2000)
     with sej.Writer(journal, segment_bytes=1000) as writer:
         writer.append_many([b"%d" % number for number in range(300)], timestamp=[BASE_NS + n for n in range(300)])
     assert archive(journal, tmp_path / "tier", compress=compress).messages > 200
