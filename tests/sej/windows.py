@@ -23,7 +23,7 @@ WINDOWS: Final = {
     "sej.writing.opening": ["BLOCK_BYTES", "_SYNC_BYTES"],
     "sej.queue.log.reader": ["_SKIP"],
     "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES", "_STEP_BYTES"],
-    "sej.journal.repair": ["_COPY_BYTES", "_NEAR_BYTES"],
+    "sej.journal.repair": ["_NEAR_BYTES"],
     "sej.journal.segment": ["_SMALL_BYTES"],
 }
 SCALE: Final = 256
