@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from sej.queue.interface.queue import Schedules as Schedules
     from sej.queue.interface.queue import WorkQueue as WorkQueue
     from sej.queue.interface.queue import open_queue as open_queue
-    from sej.queue.interface.schedules import Schedule as Schedule
     from sej.queue.interface.values import Limit as Limit
     from sej.queue.interface.values import QueuedItem as QueuedItem
+    from sej.queue.interface.values import Schedule as Schedule
     from sej.queue.interface.values import Stats as Stats
     from sej.queue.work import work as work
     from sej.reading.consumer import Consumer as Consumer
@@ -90,8 +90,7 @@ else:
         "sej.reading.scanner": ("Scanner",),
         "sej.writing.shared_writer": ("SharedWriter",),
         "sej.queue.interface.queue": ("Item", "ResultHandle", "Schedules", "WorkQueue", "open_queue"),
-        "sej.queue.interface.schedules": ("Schedule",),
-        "sej.queue.interface.values": ("Limit", "QueuedItem", "Stats"),
+        "sej.queue.interface.values": ("Limit", "QueuedItem", "Schedule", "Stats"),
         "sej.writing.writer": ("Writer",),
         "sej.queue.work": ("work",),
     }, ("aio", "codec"))  # fmt: skip

@@ -44,8 +44,7 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import BACKENDS, Item, WorkQueue, open_queue, require_known
-from sej.queue.interface.schedules import MISSED
-from sej.queue.interface.values import STATES, QueuedItem
+from sej.queue.interface.values import MISSED, STATES, QueuedItem
 from sej.system.disk import OS
 from sej.system.process import set_from_handler
 

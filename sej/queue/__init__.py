@@ -3,9 +3,8 @@
 The modules and subpackages, in the order in which they are best read. Each imports only from those below it::
 
     journal_queue                      the queue on a journal, composed of the parts below, and its items
-    schedules                          makes the items of schedules when their times come
     keyed_take, take                   which items come next, and how many; keys in their order, kinds in turn
-    put                                an item is a message, and a record if it has options
+    put                                an item is a message, and a record if it has options; makes those of schedules
     core                               one open queue: its files, its locks, calls under them, and waiting
     listing                            lists items without a lock
     dead_letters                       items that were given up, and redrive

@@ -14,7 +14,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sej.errors import InvalidNameError, LockLostError, SejError
+from sej.errors import InvalidNameError, LockLostError, QueueFullError, SejError
 from sej.journal.directory import Directory, check_name
 from sej.message import Start
 from sej.queue.dead_letters import DeadLetterJournal
@@ -23,11 +23,11 @@ from sej.queue.interface.values import Backoff
 from sej.queue.log.file import QueueLog, holders_of, register_queue
 from sej.queue.log.format import FREE, LIMIT, ORDER, WAIT, in_parts
 from sej.queue.log.reader import MessageReader, ParkedItems, missing_keys
-from sej.queue.log.ready_queue import KeyOrder, Kinds
-from sej.queue.log.state import LIMITED, QueueState
+from sej.queue.log.ready_queue import BY_KEY, LIMITED, UNORDERED, KeyOrder, Kinds
+from sej.queue.log.state import QueueState
 from sej.reading.dead_letters import letters_path
 from sej.system.clock import Clock
-from sej.system.disk import File, Resolved, Tolerated, is_full, of_system
+from sej.system.disk import File, Resolved, Tolerated, full_disk_advice, is_full, of_system
 from sej.system.group_commit import Syncer
 from sej.system.lifecycle import Lifecycle
 from sej.system.locks import Lock
@@ -196,9 +196,7 @@ class QueueCore:
         self.parked = ParkedItems(directory)
         self.reader_lock.acquire()
         register_queue(directory, name, opening.create)
-        new_order = None
-        if opening.order == "key" or opening.kinds is not None:
-            new_order = KeyOrder(block=opening.on_dead == "block", kinds=opening.kinds)
+        mode = BY_KEY if opening.order == "key" else UNORDERED if opening.kinds is None else LIMITED
         self.log = QueueLog(
             directory,
             name,
@@ -206,7 +204,7 @@ class QueueCore:
             self.life,
             default=opening.default,
             compact_bytes=opening.compact_bytes,
-            order=new_order,
+            order=KeyOrder(mode, block=opening.on_dead == "block", kinds=opening.kinds),
         )
         self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
         self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
@@ -223,16 +221,22 @@ class QueueCore:
         self._limit(opening.kinds)
         order, most = log.state.order, opening.max_attempts
         if most not in (None, log.state.max_attempts):
-            log.append(ORDER(0 if order is None else order.mode, order is not None and order.block, most))
+            log.append(ORDER(order.mode, order.block, most))
 
     def _limit(self, kinds: Kinds | None) -> None:
         """Keep limits by kind with the queue, if they are others."""
-        log, order = self.log, self.log.state.order
-        known = None if order is None else order.kinds
+        log, known = self.log, self.log.state.order.kinds
         if kinds is not None and kinds != known:
             log.append(*in_parts(LIMIT, 0, json.dumps(kinds).encode()), ORDER(LIMITED, 0, 0))
             if known is None:  # items that wait were put without a kind
                 log.append(*missing_keys(self.directory, log.state))
+
+    def require_reserve(self) -> None:
+        """Require that the reserve of the log is whole: while it is not, nothing is put."""
+        reserve = self.log.reserve
+        if reserve.spent and not reserve.fill():
+            advice = full_disk_advice(self.directory.disk, self.path)
+            raise QueueFullError(f"nothing is put: {advice}", path=self.path)
 
     # --- calls
 
@@ -412,9 +416,9 @@ def _require_order(state: QueueState, order: str | None, on_dead: str | None, li
     Raises:
         ValueError: it differs.
     """
-    kinds = None if state.order is None else state.order.kinds
-    has = "ready" if state.order is None or kinds is not None else "key"
-    ends = "block" if state.order is not None and state.order.block else "next"
+    kinds = state.order.kinds
+    has = "key" if state.order.mode == BY_KEY else "ready"
+    ends = "block" if state.order.block else "next"
     by = None if limit is None else limit.by
     rows = [("order", has, order), ("on_dead", ends, on_dead), ("limit.by", by if kinds is None else kinds.by, by)]
     if limit is not None:

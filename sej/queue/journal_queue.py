@@ -38,21 +38,19 @@ from sej.checks import (
     require,
     seconds,
 )
-from sej.errors import ItemFailedError, LeaseLostError, QueueFullError, ResultGoneError
+from sej.errors import ItemFailedError, LeaseLostError, ResultGoneError
 from sej.journal.directory import Directory
 from sej.message import FIRST, Message, Start
 from sej.queue.core import ON_DEAD, ORDERS, Delivery, Opening, QueueCore
 from sej.queue.interface.queue import CAPABILITIES, OPENING, Item, Outcome, WorkQueue, require_listing
-from sej.queue.interface.schedules import Plan, Schedule
-from sej.queue.interface.values import Backoff, Limit, PutOptions, QueuedItem, Stats
+from sej.queue.interface.values import Backoff, Limit, Plan, PutOptions, QueuedItem, Schedule, Stats
 from sej.queue.listing import QueueLook, counted
 from sej.queue.log import format as records
 from sej.queue.log.format import NO_RESULT, RESULT_KEPT, headers_of, stamp_of
-from sej.queue.put import Putter
-from sej.queue.schedules import Scheduler
+from sej.queue.put import Putter, Scheduler
 from sej.queue.take import PROBE_NS, WHOLE, Taker, kinds_of, require_limit, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
-from sej.system.disk import OS, Disk, full_disk_advice
+from sej.system.disk import OS, Disk
 from sej.system.watch import Watch
 from sej.writing.shared_writer import SharedOptions, check_shared_options
 
@@ -370,9 +368,8 @@ class JournalQueue(WorkQueue):
         core = self._core
         if not core.life.open:  # the writer notices a fork
             core.life.refuse()
-        if core.log.reserve.spent and not core.log.reserve.fill():
-            advice = full_disk_advice(core.directory.disk, self.path)
-            raise QueueFullError(f"nothing is put: {advice}", path=self.path)
+        if core.log.reserve.spent:
+            core.require_reserve()
         return self._putter.put(values, keys, options)
 
     def _take(self, n: int, max_bytes: int | None = None) -> list[Item]:
@@ -412,7 +409,7 @@ class JournalQueue(WorkQueue):
         if log.state.timetable.turns and not made and self._scheduler.is_over(now):
             return None
         taker = self._taker
-        if log.state.order is not None and taker.source is None:  # at first, or another process has set a limit
+        if log.state.order.mode and taker.source is None:  # at first, or another process has set a limit
             from sej.queue.keyed_take import KeyedSource
 
             taker.source = KeyedSource(core, taker)

@@ -35,7 +35,7 @@ from sej.errors import SejError
 from sej.message import Message
 from sej.queue.core import QueueCore
 from sej.queue.log import format as records
-from sej.queue.log.reader import Budget, UnfinishedError
+from sej.queue.log.reader import UnfinishedError
 from sej.queue.log.ready_queue import NEVER, KeyOrder
 from sej.queue.log.state import QueueState
 from sej.queue.take import Found, Taker
@@ -76,7 +76,7 @@ class KeyedSource:
         """Find items for this taker."""
         self._core, self._log, self._taker = core, core.log, taker
         self._per_key = core.delivery.per_key
-        self._budget = Budget(_MESSAGES)
+        self._parked = core.parked
         self._look_in = 0
         self._state: QueueState | None = None
         self._begin()
@@ -92,7 +92,7 @@ class KeyedSource:
 
     def begin(self) -> None:
         """A call takes the lock: messages that are parked are counted from here."""
-        self._budget.left = _MESSAGES
+        self._parked.left = _MESSAGES
         self._look_in -= 1
 
     def next_ns(self) -> list[int]:
@@ -111,7 +111,6 @@ class KeyedSource:
         while True:
             state, before = self._log.state, len(found)
             order, frontier = state.order, state.frontier
-            assert order is not None
             self._look(order, state, now)
             turn = self._first(order, state, now)
             moved = False
@@ -201,7 +200,7 @@ class KeyedSource:
                 if state.frontier in state.out_of_order:
                     return turn
             elif self._scan(order, state, 0, now, [], offset):
-                self._budget.spend()
+                self._parked.spend()
                 self._look(order, state, now)
             else:
                 return turn
@@ -259,7 +258,7 @@ class KeyedSource:
     def _find_parked(self, key: int) -> int | None:
         """Return the first parked item of a key; if it has none, record that."""
         log = self._log
-        first = self._core.parked.first(log.state, log.epoch, key, self._budget)
+        first = self._parked.first(log.state, log.epoch, key)
         if first is None:
             log.append(records.PARK(key, NEVER))
         return first
@@ -307,7 +306,7 @@ class KeyedSource:
 
         With ``stop``, park all messages before it. Return whether there was a message.
         """
-        if self._budget.left <= 0:  # what follows is unknown, and may come before an item that is aside
+        if self._parked.left <= 0:  # what follows is unknown, and may come before an item that is aside
             raise UnfinishedError
         taker, core = self._taker, self._core
         holder, deadline = core.holders.mine, now + core.delivery.lease_ns
@@ -338,7 +337,7 @@ class KeyedSource:
                 taken[key], in_row = taken.get(key, 0) + 1, 0
             else:
                 in_row += stop is None and bool(run or found)
-                self._budget.left -= 1
+                self._parked.left -= 1
                 if key not in order.parked and key not in parked:
                     data.append(records.PARK(key, offset))
                 parked.add(key)
@@ -350,7 +349,7 @@ class KeyedSource:
         if data:
             self._log.append(*data)
         if rows:
-            core.parked.passed(state, self._log.epoch, start, rows)
+            self._parked.passed(state, self._log.epoch, start, rows)
         found += run
         if in_row > _IN_ROW:
             raise UnfinishedError
@@ -358,7 +357,7 @@ class KeyedSource:
 
     def _read(self, state: QueueState, offset: int, *, begun: bool) -> Message | None:
         """Return the message at an offset, or after a gap if the batch begins there; None: the batch ends before it."""
-        if self._budget.left <= 0 or (state.out_of_order and offset in state.out_of_order):
+        if self._parked.left <= 0 or (state.out_of_order and offset in state.out_of_order):
             return None
         try:
             message = self._core.fresh.at(offset)

@@ -23,11 +23,10 @@ from sej.journal.tail import Tail
 from sej.journal.view import Journal
 from sej.queue.dead_letters import letters_left, letters_lost
 from sej.queue.interface.queue import require_known
-from sej.queue.interface.schedules import Schedule
-from sej.queue.interface.values import Limit, QueuedItem, Serializer, Stats
+from sej.queue.interface.values import Limit, QueuedItem, Schedule, Serializer, Stats
 from sej.queue.log.file import holders_of
-from sej.queue.log.format import FREE, LOST, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
-from sej.queue.log.reader import MessageReader, parked_offsets
+from sej.queue.log.format import FREE, RECORD_SIZE, booted, good_bytes, headers_of, message_check, read_head
+from sej.queue.log.reader import MessageReader, lost_before, parked_offsets
 from sej.queue.log.ready_queue import NEVER, Lease, Waiting, key_hash
 from sej.queue.log.state import QueueState, WrongRecordError
 from sej.reading.offset import read_offset
@@ -97,10 +96,9 @@ def _held(state: QueueState, now_ns: int, end: int) -> Iterator[Row]:
 
 def _fresh(state: QueueState, end: int, after: int) -> Iterator[Row]:
     """Yield the items that were never taken or set aside, in order."""
-    if state.order is not None:
-        for offset in range(max(state.order.low(state.frontier), after + 1), state.frontier):
-            if not state.has(offset):
-                yield Row(offset, _READY, parked=True)
+    for offset in range(max(state.low(), after + 1), state.frontier):
+        if not state.has(offset):
+            yield Row(offset, _READY, parked=True)
     for offset in range(max(state.frontier, after + 1), end):
         if offset not in state.out_of_order:
             yield Row(offset, _READY)
@@ -133,7 +131,6 @@ def heads(state: QueueState, items: Iterable[QueuedItem], n: int) -> list[Queued
         n: how many.
     """
     order = state.order
-    assert order is not None
     there: dict[int, Lease | Waiting] = {**state.waiting, **state.leased}
     later = sorted((offset for offset, item in there.items() if item.priority > 0), reverse=True)
     found: list[QueuedItem] = []
@@ -188,7 +185,7 @@ class QueueLook:
         state, now = self._read(), self._clock.boot_ns()
         state.apply(letters_lost(self._directory, self._name, self._letters, state))
         order, limit, at_limit = state.order, None, 0
-        if order is not None and (kinds := order.kinds) is not None:
+        if (kinds := order.kinds) is not None:
             limit, full_at = Limit(*kinds[:3]), state.full_at_ns
             known = {*order.held, *full_at} - {0}
             at_limit = sum(kinds.room(1, len(order.held.get(k, ())), full_at.get(k, 0), now) < 1 for k in known)
@@ -205,7 +202,7 @@ class QueueLook:
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
         there, now, end = self._read(), self._clock.boot_ns(), self._end()
-        if there.order is None:
+        if not there.order.mode:
             return list(self._items(there, upcoming(there, now, end, n), serializer))
         ready = self._items(there, listed(there, now, end, _READY, -1), serializer)
         if there.order.kinds is not None:  # which kind is next depends on the workers
@@ -233,13 +230,12 @@ class QueueLook:
         order = state.order
         offset_ns = self._clock.wall_ns() - self._clock.boot_ns()
         holders: dict[int, str | None] = {-1: None}
-        reader = MessageReader(self._directory, 64)
-        try:
+        with contextlib.closing(MessageReader(self._directory, 64)) as reader:
             for row in rows:
                 message = reader.find(row.offset)
                 if message is None:
                     continue
-                if row.parked and (order is None or not order.may_be_parked(row.offset, state.key_of(message))):
+                if row.parked and not order.may_be_parked(row.offset, state.key_of(message)):
                     continue
                 if row.intent is not None and row.intent != (message.timestamp, message_check(message)):
                     row = Row(row.offset, _READY)  # the record is void: another message has this offset, and is fresh
@@ -248,8 +244,6 @@ class QueueLook:
                 at = row.at_ns + offset_ns if row.at_ns else None
                 yield QueuedItem(row.offset, row.state, row.attempts, at, holders[row.holder], row.priority, "",
                                  message, serializer, headers_of(state.headers, message))  # fmt: skip
-        finally:
-            reader.close()
 
     def _dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
         """Yield the dead letters that were not put back, oldest letter first."""
@@ -277,7 +271,7 @@ class QueueLook:
                 state.most = self._end() + _MORE
                 data = file.read(file.size(), RECORD_SIZE)
                 with contextlib.suppress(WrongRecordError):  # what was read before it counts, as before a bad record
-                    state.apply(data[: good_bytes(data).size])
+                    state.apply(data[: good_bytes(data)[0]])
                 state.most = NEVER
                 if not state.whole:
                     state = state.begun_again(self._first(), state.order)
@@ -292,18 +286,11 @@ class QueueLook:
 
     def _lose(self, state: QueueState) -> None:
         """Drop what retention removed before it was delivered."""
-        reader = MessageReader(self._directory, 1)
         try:
-            reader.at(state.low())
+            with contextlib.closing(MessageReader(self._directory, 1)) as reader:
+                reader.at(state.low())
         except OffsetTooSmallError as error:
-            first = error.first_available
-            parked = 0
-            if state.order is not None:
-                left = sum(offset >= first for offset, _ in parked_offsets(self._directory, state))
-                parked = state.order.count - left
-            state.apply(LOST(min([state.frontier, *state.waiting]), first, parked))
-        finally:
-            reader.close()
+            state.apply(lost_before(self._directory, state, error.first_available, state.waiting))
 
     def _moved(self, state: QueueState) -> QueueState:
         """Return the state after a reset of the kept offset, which the log does not know."""
@@ -313,7 +300,7 @@ class QueueLook:
         if there is None or there <= state.head():
             return state
         state.begin_at(there)
-        if state.order is not None:
+        if state.order.mode:
             state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
         return state
 

@@ -22,7 +22,7 @@ from sej.message import NO_TIMESTAMP, Message
 from sej.queue.core import QueueCore
 from sej.queue.interface.values import Limit
 from sej.queue.log import format as records
-from sej.queue.log.reader import parked_offsets
+from sej.queue.log.reader import lost_before
 from sej.queue.log.ready_queue import Kinds, Waiting
 from sej.system.clock import LONGEST_NS
 from sej.system.disk import of_system
@@ -289,7 +289,7 @@ class Taker:
         attempts, priority = (0, 0) if there is None else (there.attempt, there.priority)
         key, stamp = parked or 0, 0
         message = core.others.at(offset)
-        if message is not None and message.offset == offset and state.order is not None:
+        if message is not None and message.offset == offset and state.order.mode:
             key, stamp = state.key_of(message) if parked is None else parked, records.stamp_of(message.timestamp)
         row = (offset, attempts + 1, core.holders.mine, now + core.delivery.lease_ns, priority, key, stamp)
         before = b"" if parked is None else records.picked(*row)  # what ends was delivered
@@ -367,13 +367,9 @@ class Taker:
         gone = list(state.waiting.irange(maximum=first, inclusive=(True, False)))
         if not ended and not gone and state.low() >= first:
             return False
-        parked = 0
-        if state.order is not None and state.order.count:
-            left = parked_offsets(self.core.directory, state)
-            parked = state.order.count - sum(offset >= first for offset, _ in left)
         log.append(
             *(records.WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
-            records.LOST(min([state.low(), *ended, *gone]), first, parked),
+            lost_before(self.core.directory, state, first, (*ended, *gone)),
         )
         self.lost += state.lost - before
         return True
@@ -394,7 +390,7 @@ class Taker:
         """
         log, state = self._log, self._log.state
         order = state.order
-        if order is not None and offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
+        if offset in order.keys and not state.has(offset):  # a dead letter that keeps its key
             log.append(records.BLOCK(offset, order.keys[offset], 0))
             return True
         if offset >= log.tail.end_offset():
@@ -407,7 +403,7 @@ class Taker:
         if not fresh and not state.has(offset):
             return False
         aside = [records.WAIT(offset, 0, 0, 0)] if fresh else []
-        if fresh and key and order is not None:
+        if fresh and key and order.mode:
             aside.append(records.KEY(offset, key))
         log.append(*aside, records.DONE(offset, offset + 1, records.stamp_of(message.timestamp)))
         return True

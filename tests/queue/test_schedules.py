@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import sej
-from sej.queue.interface import schedules
+from sej.queue.interface.values import MISSED
 from sej.queue.journal_queue import JournalQueue
 from tests.cli.inside import inside
 from tests.crash.disk import CrashDisk, FaultyDisk
@@ -476,7 +476,7 @@ class Machine(RuleBasedStateMachine):
         who=st.integers(0, 1),
         name=st.sampled_from("abc"),
         every=st.sampled_from([None, 7, 40, 1000]),
-        missed=st.sampled_from(schedules.MISSED),
+        missed=st.sampled_from(MISSED),
     )
     def put(self, who: int, name: str, every: int | None, missed: str) -> None:
         row, ns = self.model.rows.get(name), (every or 300) * NS

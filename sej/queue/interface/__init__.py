@@ -3,7 +3,6 @@
 The modules, in the order in which they are best read::
 
     queue                              WorkQueue and Item: the methods of a queue and of its items; open_queue
-    values                             values as bytes, headers, counts, options of a put, items as they are listed
-    schedules                          what is put at which times
+    values                             values as bytes, headers, counts, options of a put, listed items, schedules
     in_memory_leases                   queues that keep the items in progress in memory
 """

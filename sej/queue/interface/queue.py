@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from sys import modules
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from sej.checks import (
     ANY_SECONDS,
@@ -58,20 +58,20 @@ from sej.queue.interface.values import (
     REMOVED,
     STATES,
     TRACED,
+    Plan,
     PutOptions,
     QueuedItem,
+    Schedule,
     Serializer,
     Stats,
     check_headers,
     decoded,
+    plan_of,
     with_trace,
 )
 from sej.queue.interface.values import serializer as serializer_of
 from sej.system.disk import OS
 from sej.system.watch import Watch
-
-if TYPE_CHECKING:
-    from sej.queue.interface.schedules import Plan, Schedule
 
 
 class Item(ABC):
@@ -571,8 +571,6 @@ class WorkQueue(ABC):
             expire_s, dedupe_key, headers, timeout, keep_result, every, cron, timezone, schedule, missed
         ) == _NONE  # fmt: skip
         if not plain and (every, cron, timezone, schedule, missed) != _NONE[:5]:
-            from sej.queue.interface.schedules import plan_of
-
             options = self._options(delay_s, priority, expire_s, headers, keep_result)
             options = options._replace(dedupe_keys=dedupe_key and (dedupe_key,), timeout=timeout)  # type: ignore[arg-type]
             value = value if self.serializer is None else self.serializer.encode(value)

@@ -36,6 +36,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -192,9 +193,9 @@ class QueueLog:
         *,
         default: int | Start = FIRST,
         compact_bytes: int = _COMPACT_BYTES,
-        order: KeyOrder | None = None,
+        order: KeyOrder,
     ) -> None:
-        """Open the log; created if it is missing. An existing one has its own order."""
+        """Open the log; created if it is missing, with this order."""
         self._directory = directory
         self._disk = directory.disk
         self._name = name
@@ -343,8 +344,7 @@ class QueueLog:
         if not rows:
             return
         void = []
-        reader = MessageReader(self._directory, 64)
-        try:
+        with closing(MessageReader(self._directory, 64)) as reader:
             for offset, key, check in rows:
                 try:
                     message = reader.at(offset)
@@ -352,8 +352,6 @@ class QueueLog:
                     continue
                 if message is None or message.offset != offset or records.message_check(message) != check:
                     void.append((offset, key))
-        finally:
-            reader.close()
         self.state.dedupe.compared(value, void)
 
     def prepare_head(self) -> None:
@@ -479,7 +477,7 @@ class QueueLog:
 
     def _complete_keys(self) -> None:
         """After a power failure, add the keys of waiting items if the log ends between the records of one item."""
-        if self._is_new_boot() and self.state.order is not None:
+        if self._is_new_boot() and self.state.order.mode:
             missing = list(missing_keys(self._directory, self.state))
             if missing:
                 self.append(*missing)
@@ -512,7 +510,7 @@ class QueueLog:
             self.recovered = f"{self.path}: {reason}; it is kept in {where}, and items may be delivered twice"
             record(__name__, WARNING, "%s", self.recovered)
         state, stop = self.state, None
-        if state.whole and state.order is not None:
+        if state.whole and state.order.mode:
             state.apply(b"".join(missing_keys(self._directory, state)))
         if state.whole and self._lost():
             stop = proven(
@@ -528,7 +526,8 @@ class QueueLog:
 
     def _from_start(self, there: int | None) -> QueueState:
         """Return a state in which nothing is taken, with the known order, attempts and pause of this queue."""
-        return self.state.begun_again(self._first_offset(there), self.state.order or self._new_order)
+        order = self.state.order if self.state.order.mode else self._new_order
+        return self.state.begun_again(self._first_offset(there), order)
 
     def _read_kept(self) -> int | None:
         """Return the kept offset from the disk."""
@@ -589,7 +588,7 @@ class QueueLog:
         state.frontier = min(state.frontier, end)  # lower only if the journal lost messages
         ahead = 0 if state.ahead is None else min(state.ahead[0] + 1, end)
         sync_up_to(self._directory, max(state.frontier, ahead), self.tail)
-        if recount and state.order is not None:
+        if recount:
             state.order.count = sum(1 for _ in parked_offsets(self._directory, state))
         data = records.head(epoch, self._name) + snapshot(state, self._clock.boot_ns(), end)
         self._disk.mkdir(self._directory.at("tmp"))

@@ -312,29 +312,18 @@ def read_fields(records: bytes) -> Iterator[tuple[Kind, dict[str, int]]]:
             yield kind, dict(zip(kind.fields, kind.read(row), strict=True))
 
 
-class Applied(NamedTuple):
-    """What :func:`take_and_end` did.
-
-    Attributes:
-        size: the bytes of the records that were applied.
-        frontier: where fresh messages begin now.
-        ended: how many items ended that were leased.
-        begun: (holder, deadline_ns) of the new leases, by offset.
-        anchor: as in :class:`sej.queue.log.state.QueueState`; None: no item was leased.
-    """
-
-    size: int
-    frontier: int
-    ended: int
-    begun: dict[int, tuple[int, int]]
-    anchor: tuple[int, int] | None
-
-
-def take_and_end(data: bytes, leased: dict[int, Any], frontier: int, most: int) -> Applied:
+def take_and_end(
+    data: bytes, leased: dict[int, Any], frontier: int, most: int
+) -> tuple[int, int, int, dict[int, tuple[int, int]], tuple[int, int] | None]:
     """Apply LEASE and DONE to a queue whose items are fresh, leased or done, up to the first other or wrong record.
 
     Most items end in the records in which they were taken: these are never added to ``leased``. Those that end and were
     leased before are removed from it. This is the reference of the compiled function.
+
+    Returns:
+        The bytes of the records that were applied; where fresh messages begin now; how many items ended that were
+        leased; (holder, deadline_ns) of the new leases, by offset; and the anchor, as in
+        :class:`sej.queue.log.state.QueueState`, None if no item was leased.
     """
     begun: dict[int, tuple[int, int]] = {}
     size = ended = 0
@@ -355,7 +344,7 @@ def take_and_end(data: bytes, leased: dict[int, Any], frontier: int, most: int) 
         else:
             break
         size += RECORD_SIZE
-    return Applied(size, frontier, ended, begun, anchor)
+    return size, frontier, ended, begun, anchor
 
 
 def head(epoch: int, name: str) -> bytes:
@@ -377,33 +366,21 @@ _GOOD: Final = DROP(0)
 """A good record, of any kind."""
 
 
-class Checked(NamedTuple):
-    """Which bytes are records.
-
-    Attributes:
-        size: this many bytes are good records.
-        damaged: whether good records follow bad bytes, so that it is not a torn tail.
-    """
-
-    size: int
-    damaged: bool
-
-
-def good_bytes(data: bytes) -> Checked:
-    """Check records, from the first byte on.
+def good_bytes(data: bytes) -> tuple[int, bool]:
+    """Return how many bytes are good records, and whether good records follow bad bytes: then it is not a torn tail.
 
     The CRC32C of good records one after another depends on their number only: one call checks all of them.
     """
     if crc32c(data) == crc32c(_GOOD * (len(data) // RECORD_SIZE)):
-        return Checked(len(data), False)
+        return (len(data), False)
     at = 0
     last = len(data) - RECORD_SIZE
     while at <= last and crc32c(data[at : at + RECORD_SIZE]) == CHECKED:
         at += RECORD_SIZE
     if at == len(data):
-        return Checked(at, False)
+        return (at, False)
     behind = range(at + RECORD_SIZE, last + 1, RECORD_SIZE)
-    return Checked(at, any(crc32c(data[later : later + RECORD_SIZE]) == CHECKED for later in behind))
+    return (at, any(crc32c(data[later : later + RECORD_SIZE]) == CHECKED for later in behind))
 
 
 def message_check(message: Message) -> int:

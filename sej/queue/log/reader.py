@@ -18,7 +18,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from typing import Final
 
 from sej.codec.format import OVERHEAD_SIZE
@@ -179,13 +180,9 @@ def _checked(directory: Directory, tail: Tail, rows: list[tuple[int, int]], abov
 def _message(directory: Directory, tail: Tail, offset: int) -> Message | None:
     if offset >= tail.end_offset():
         return None
-    reader = MessageReader(directory, 1)
-    try:
+    with closing(MessageReader(directory, 1)) as reader, suppress(SejError):  # it is damaged: unknown
         return reader.find(offset)
-    except SejError:  # it is damaged: unknown
-        return None
-    finally:
-        reader.close()
+    return None
 
 
 _TRIM: Final = 64
@@ -195,33 +192,21 @@ class UnfinishedError(Exception):
     """As many messages as allowed were read under one hold of the lock; the messages are remembered."""
 
 
-class Budget:
-    """How many messages may still be passed by or looked up under one hold of the lock."""
-
-    def __init__(self, left: int) -> None:
-        """Allow so many."""
-        self.left = left
-
-    def spend(self) -> None:
-        """Count one."""
-        self.left -= 1
-        if self.left <= 0:
-            raise UnfinishedError
+def lost_before(directory: Directory, state: QueueState, first: int, gone: Iterable[int]) -> bytes:
+    """Return the record that the journal begins at ``first`` now; gone: items before it that are not fresh."""
+    parked = 0
+    if state.order.count:
+        parked = state.order.count - sum(offset >= first for offset, _ in parked_offsets(directory, state))
+    return records.LOST(min([state.low(), *gone]), first, parked)
 
 
 def parked_offsets(directory: Directory, state: QueueState) -> Iterator[tuple[int, int]]:
     """Yield (offset, key) of every parked item, from the journal."""
-    order = state.order
-    if order is None:
-        return
-    reader = MessageReader(directory)
-    try:
+    with closing(MessageReader(directory)) as reader:
         for message in _messages(reader, state.low(), state.frontier):
             key = state.key_of(message)
             if state.is_fresh(message.offset, key):
                 yield message.offset, key
-    finally:
-        reader.close()
 
 
 def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
@@ -229,27 +214,24 @@ def missing_keys(directory: Directory, state: QueueState) -> Iterator[bytes]:
 
     The first item of a key that was delivered before holds the key, unless another one is known to hold it.
     """
-    order, reader = state.order, MessageReader(directory, 64)
-    known, held = ({}, set()) if order is None else (order.keys, set(order.held))
-    try:
+    order, held = state.order, set(state.order.held)
+    with closing(MessageReader(directory, 64)) as reader:
         for offset, there in sorted(state.waiting.items()):
-            if offset in known:
+            if offset in order.keys:
                 continue
             try:
-                message = reader.at(offset)
-            except SejError:  # it was removed or is damaged: the worker that takes it finds that out
+                message = reader.find(offset)
+            except SejError:  # it is damaged: the worker that takes it finds that out
                 continue
-            if message is None or message.offset != offset:
+            if message is None:
                 continue
             if state.intents.get(offset) not in (None, (message.timestamp, records.message_check(message))):
                 continue  # another message, which is fresh
             key = state.key_of(message)
-            holds = there.attempt > 0 and key not in held and (order is None or order.kinds is None)
+            holds = there.attempt > 0 and key not in held and order.kinds is None
             held.update([key] if holds else [])
             if key:
                 yield records.KEY(offset, key, holds)
-    finally:
-        reader.close()
 
 
 def _messages(reader: MessageReader, offset: int, stop: int) -> Iterator[Message]:
@@ -267,10 +249,15 @@ def _messages(reader: MessageReader, offset: int, stop: int) -> Iterator[Message
 
 
 class ParkedItems:
-    """The offsets of parked items by key, as one process knows them."""
+    """The offsets of parked items by key, as one process knows them.
+
+    Attributes:
+        left: how many messages may still be passed by or looked up under this hold of the lock.
+    """
 
     def __init__(self, directory: Directory) -> None:
         """Create it; nothing is read."""
+        self.left = 0
         self._reader = MessageReader(directory)
         self._state: QueueState | None = None
         self._epoch = -1
@@ -280,7 +267,6 @@ class ParkedItems:
 
     def passed(self, state: QueueState, epoch: int, start: int, rows: list[tuple[int, int]]) -> None:
         """This process passed the messages from start to the frontier; rows: (key, offset) of those it parked."""
-        assert state.order is not None
         self._follow(state, epoch, start)
         if self._high < start and not self._known:
             self._high = max(self._high, min(start, state.low()))
@@ -289,20 +275,18 @@ class ParkedItems:
             for key, offset in rows:
                 self._known.setdefault(key, array("q")).append(offset)
 
-    def first(self, state: QueueState, epoch: int, key: int, budget: Budget) -> int | None:
+    def first(self, state: QueueState, epoch: int, key: int) -> int | None:
         """Return the lowest parked item of a key; None: there is none.
 
         Args:
             state: the state.
             epoch: of the log.
             key: one that has a bound.
-            budget: how many messages may be read.
 
         Raises:
-            UnfinishedError: the budget was spent.
+            UnfinishedError: as many messages were read as :attr:`left` allows.
         """
         order = state.order
-        assert order is not None
         self._follow(state, epoch, NEVER)
         if self._high < state.frontier:
             self._high = max(self._high, state.low())  # nothing before it is parked
@@ -311,7 +295,7 @@ class ParkedItems:
             if order.may_be_parked(offset, found):
                 self._known.setdefault(found, array("q")).append(offset)
             self._high = offset + 1
-            budget.spend()
+            self.spend()
         self._high = max(self._high, state.frontier)
         known = self._known.get(key)
         if known is None:
@@ -326,6 +310,12 @@ class ParkedItems:
             del known[:index]
             index = 0
         return known[index]
+
+    def spend(self) -> None:
+        """Count a message that was passed by or looked up."""
+        self.left -= 1
+        if self.left <= 0:
+            raise UnfinishedError
 
     def close(self) -> None:
         """Close the reader."""

@@ -1,4 +1,4 @@
-"""Which items may be taken now: by the time, as one process sees it, and by their keys. No I/O, no clock.
+"""What is ready: items by the time, as one process sees it, and by their keys; schedules. No I/O, no clock.
 
 The log records until when a lease lasts and from when on an item may be taken. Whether that time has come is each
 process's own view. It has an effect only through a record: the item is leased, or it is returned.
@@ -37,6 +37,21 @@ kept: an item that is aside may come before the parked ones, so only the deliver
 The key of an item is a hash of 64 bits. Two keys with the same hash are one key here: their items wait for each other.
 The empty key is not a key (hash 0): its items never wait for each other. If they are passed by, because an item far
 ahead has a priority, they are parked under 0.
+
+**Schedules: one item for each time.** A process that finds the time of a schedule over, under both locks, writes a
+TURN: the time after it, and the message that is about to be appended. Then it appends the message. If it dies between
+the two, the message of the TURN is not in the journal. The next process that has the lock compares them, and takes the
+turn back::
+
+    next 03:00  --TURN next 04:00, message 17-->  unproven  --message 17 is there-->  next 04:00
+                                                      |
+                                                      +--it is not: TURN next 03:00-->  next 03:00
+
+A definition is written before a TURN, and counts from that record on: of a change, all or nothing is read.
+
+**The clock.** Times are those of the wall clock. If it was set, BOOT says by how much. The times of ``every`` are then
+moved by as much: they keep their distance. The times of cron stay, and one that had its item gets no second one. If the
+clock was set back by more than three hours, the next time is computed again: it may have been wrong before.
 """
 
 from __future__ import annotations
@@ -46,6 +61,9 @@ from typing import Final, NamedTuple
 
 from sortedcontainers import SortedDict
 from xxhash import xxh3_64_intdigest
+
+from sej.queue.interface.values import Plan, Schedule, Serializer, read_plan
+from sej.queue.log import format as records
 
 NEVER: Final = 2**63 - 1
 
@@ -171,6 +189,8 @@ class ReadyQueue:
         return None if due == NEVER else due
 
 
+UNORDERED, BY_KEY, LIMITED = range(3)
+"""Items are delivered as they are ready; those of a key in order; kinds of items are limited."""
 _MANY: Final = 1000
 _TURNS: Final = 10_000
 """So many kinds have a last turn; an older one counts as never served."""
@@ -229,9 +249,10 @@ class Kinds(NamedTuple):
 
 
 class KeyOrder:
-    """Which keys are held, and which have items that wait for them.
+    """Which keys are held, and which have items that wait for them. It has no items if the queue needs neither.
 
     Attributes:
+        mode: one of the three above: which taker takes, and the field of ORDER.
         block: whether a dead letter keeps its key.
         keys: the key of each item that is held or aside, by offset; items without a key are left out.
         held: by key: the items that are delivered and not ended.
@@ -240,13 +261,13 @@ class KeyOrder:
         ended: items that are not parked although they are at or above their key's bound, because they have ended.
         aside: how many items of a key wait and do not hold it; keys without such items are left out.
         released: keys that may have become free, or have a new head, since the taker looked at them.
-        kinds: the limits by kind; None: the queue has an order of keys.
+        kinds: the limits by kind; None: there are none.
         served: when each kind had its last turn: a number that rises. Kinds whose turn is long ago are left out.
     """
 
-    def __init__(self, *, block: bool = False, kinds: Kinds | None = None) -> None:
+    def __init__(self, mode: int = UNORDERED, *, block: bool = False, kinds: Kinds | None = None) -> None:
         """Create it without items."""
-        self.block, self.kinds = block, kinds
+        self.mode, self.block, self.kinds = mode, block, kinds
         self.keys: dict[int, int] = {}
         self.held: dict[int, tuple[int, ...]] = {}
         self.parked: dict[int, int] = {}
@@ -257,11 +278,6 @@ class KeyOrder:
         self.served: dict[int, int] = {}
         self._turn = 0
         self._prune_at = _MANY
-
-    @property
-    def mode(self) -> int:
-        """Which taker takes, and the field of ORDER."""
-        return 1 if self.kinds is None else 2
 
     # --- what the handlers of the state call
 
@@ -397,3 +413,118 @@ class KeyOrder:
     def low(self, frontier: int) -> int:
         """Return the lowest offset that may be parked; the frontier if none is."""
         return min(self.parked.values(), default=frontier)
+
+
+_BACK_NS: Final = 3 * 3600 * 10**9
+
+
+class Turn(NamedTuple):
+    """The turn of a schedule.
+
+    Attributes:
+        next_ns: its next time, by the wall clock; 0: not computed.
+        paused: whether its times pass without items.
+        every: whether its times keep their distance when the clock is set.
+        message: the offset of its last item; NEVER: that is compared, or there is none.
+        check: the CRC32C of that message.
+        before_ns: the next time if that message does not exist.
+    """
+
+    next_ns: int
+    paused: bool
+    every: bool
+    message: int
+    check: int
+    before_ns: int
+
+
+class Timetable:
+    """The schedules by their numbers.
+
+    Attributes:
+        texts: their definitions, as :func:`sej.queue.log.format.packed_schedule` packs them.
+        drafts: definitions that do not count yet.
+        turns: the turn of each.
+        due: (the next time, number) of those that are not paused, as the keys of a dict.
+        unproven: those whose last message was not compared with the journal.
+    """
+
+    def __init__(self) -> None:
+        """Create it without schedules."""
+        self.texts: dict[int, bytes] = {}
+        self.turns: dict[int, Turn] = {}
+        self.due = SortedDict()
+        self.unproven: set[int] = set()
+        self.drafts: dict[int, bytes] = {}
+
+    def defined(self, number: int) -> tuple[Plan, bytes, bytes]:
+        """Return the plan, the key and the value of a schedule."""
+        found = records.schedule_of(self.texts[number])
+        assert found is not None
+        return read_plan(found[0]), *found[1:]
+
+    def shown(self, serializer: Serializer | None) -> list[Schedule]:
+        """Return the schedules as users see them, in the order of their names."""
+        found = []
+        for number, turn in self.turns.items():
+            plan, key, value = self.defined(number)
+            found.append(plan.shown(turn.next_ns, turn.paused, key, value, serializer))
+        return sorted(found, key=lambda schedule: schedule.name)
+
+    def turned(self, number: int, turn: Turn, *, removed: bool) -> None:
+        """A schedule has its next time, and what was defined before counts."""
+        draft = self.drafts.pop(number, None)
+        if records.schedule_of(draft) is not None:
+            assert draft is not None
+            self.texts[number] = draft
+        old = self.turns.get(number, turn)
+        self._drop(number)
+        if removed or number not in self.texts:
+            self.texts.pop(number, None)
+            return
+        self._set(number, turn._replace(before_ns=old.next_ns))
+        if turn.message != NEVER:
+            self.unproven.add(number)
+
+    def proven(self, number: int) -> None:
+        """The last message of a schedule exists."""
+        self.unproven.discard(number)
+
+    def put_off(self, number: int) -> None:
+        """Leave a schedule out until another process has made its item."""
+        self.due.pop((self.turns[number].next_ns, number), None)
+
+    def clock_set(self, by_ns: int) -> None:
+        """The wall clock was set by so much."""
+        for number, turn in list(self.turns.items()):
+            if turn.every:
+                self._move(number, turn, by_ns)
+            elif by_ns < -_BACK_NS:
+                self._set(number, turn._replace(next_ns=0))
+
+    def restarted(self, seen_ns: int, now_ns: int) -> None:
+        """The machine was restarted; these are the last known time of the wall clock, and the time now.
+
+        If it was set back meanwhile, no interval is longer than without the restart.
+        """
+        for number, turn in list(self.turns.items()):
+            late = turn.next_ns - now_ns - max(turn.next_ns - seen_ns, 0)
+            if turn.every and late > 0:
+                self._move(number, turn, -late)
+
+    def _move(self, number: int, turn: Turn, by_ns: int) -> None:
+        next_ns, before_ns = (max(min(at + by_ns, NEVER), 1) for at in (turn.next_ns, turn.before_ns))
+        self._set(number, turn._replace(next_ns=next_ns, before_ns=before_ns))
+
+    def _set(self, number: int, turn: Turn) -> None:
+        self._drop(number, keep=True)
+        self.turns[number] = turn
+        if not turn.paused:
+            self.due[turn.next_ns, number] = None
+
+    def _drop(self, number: int, *, keep: bool = False) -> None:
+        there = self.turns.pop(number, None)
+        if there is not None:
+            self.due.pop((there.next_ns, number), None)
+        if not keep:
+            self.unproven.discard(number)

@@ -64,13 +64,22 @@ from sej.imports import compiled
 from sej.message import Message
 from sej.queue.interface.values import PAUSED, REMOVED
 from sej.queue.log import format as records
-from sej.queue.log.ready_queue import NEVER, KeyOrder, Kinds, Lease, ReadyQueue, Waiting, key_hash
-from sej.queue.log.timetable import Timetable, Turn
+from sej.queue.log.ready_queue import (
+    BY_KEY,
+    LIMITED,
+    NEVER,
+    KeyOrder,
+    Kinds,
+    Lease,
+    ReadyQueue,
+    Timetable,
+    Turn,
+    Waiting,
+    key_hash,
+)
 
 _KEY_BYTES: Final = 12
 _MANY_BYTES: Final = records.RECORD_SIZE * 64
-LIMITED: Final = 2
-"""In ORDER: kinds of items are limited."""
 _TAKEN: Final = (bytes((records.LEASE.number,)), bytes((records.DONE.number,)))
 _take_and_end: Final = getattr(compiled("sej.codec._codec_c"), "take_and_end", records.take_and_end)
 _RUNS: Final = {kind.number: kind for kind in (records.WAIT, records.INTENT)}
@@ -182,13 +191,13 @@ class QueueState:
         full_at_ns: when the bucket of a rate is full, by the kind that it limits; 0: the whole queue.
         max_attempts: after so many attempts an item becomes a dead letter.
         most: how many messages a record may be about, or pass; a wrong number would cost all memory, or time.
-        order: the order of keys; None: the queue has none. Below the frontier there may then be parked items.
+        order: the order of keys. If the queue has one, or limits, there may be parked items below the frontier.
     """
 
     def __init__(self, frontier: int = 0, order: KeyOrder | None = None) -> None:
         """Create a state in which nothing is taken; fresh messages begin at frontier."""
         self.frontier = frontier
-        self.order = order
+        self.order = order or KeyOrder()
         self.out_of_order = SortedDict()
         self.leased: dict[int, Lease] = {}
         self.waiting = SortedDict()
@@ -264,7 +273,7 @@ class QueueState:
         for offset in range(first, stop):
             known = self._remove(offset)
             self.done += known
-            if order is not None:
+            if order.mode:
                 order.left(offset, frontier, known=known)
             if offset >= frontier:
                 if offset in self.intents:
@@ -277,7 +286,7 @@ class QueueState:
 
     def _is_plain(self) -> bool:
         """Return whether every item is fresh, leased or done, and has no details."""
-        aside = self.out_of_order or self.waiting or self.ready_queue.expired or self.order is not None
+        aside = self.out_of_order or self.waiting or self.ready_queue.expired or self.order.mode
         return not (aside or self.expires or self.intents or self.headers or self.reasons or self.keeps)
 
     def _take_and_end(self, data: bytes) -> bytes:
@@ -296,7 +305,7 @@ class QueueState:
         self, offset: int, attempt: int, holder: int, deadline_ns: int, priority: int, key_id: int, stamp: int
     ) -> None:
         fresh = not self._remove(offset)
-        if self.order is not None:
+        if self.order.mode:
             self.order.picked(offset, key_id, fresh=fresh, parked=offset < self.frontier)
             if stamp and (self.anchor is None or self.anchor[0] < offset):
                 self.anchor = (offset, stamp)
@@ -317,7 +326,7 @@ class QueueState:
         self, offset: int, ready_at_ns: int, attempt: int, priority: int, exhausted: int, _stamp: int
     ) -> Waiting:
         known = self._remove(offset)
-        if self.order is not None:
+        if self.order.mode:
             if known:
                 self.order.given_back(offset)
             elif offset < self.frontier:  # it was parked
@@ -334,7 +343,7 @@ class QueueState:
 
     def _on_dead(self, offset: int, _attempt: int, _stamp: int) -> None:
         known = self._remove(offset)
-        if self.order is not None and not (self.order.block and offset in self.order.keys):
+        if self.order.mode and not (self.order.block and offset in self.order.keys):
             self.order.left(offset, self.frontier, known=known)
         self._forget(offset)
         self.dead += 1
@@ -344,8 +353,7 @@ class QueueState:
 
     def _intend(self, offset: int, timestamp: int, check: int, ready_at_ns: int, priority: int) -> Waiting:
         self._remove(offset)
-        if self.order is not None:  # the key is that of a message that was never written
-            self.order.forget(offset)
+        self.order.forget(offset)  # the key is that of a message that was never written
         self.intents[offset] = (_signed(timestamp), check)
         return Waiting(0, ready_at_ns, priority)
 
@@ -379,8 +387,7 @@ class QueueState:
 
     def _on_purge(self, _frontier: int, stop: int) -> None:
         self._require_narrow(self.frontier, stop)
-        if self.order is not None:
-            self.order.purged(self.waiting)
+        self.order.purged(self.waiting)
         for offset in list(self.waiting):
             self._unwait(offset)
             self._forget(offset)
@@ -392,8 +399,7 @@ class QueueState:
         self._unwait(offset)
         self.ready_queue.cancel_expiry(offset)
         self.intents.pop(offset, None)  # an expiry may be that of the existing message: it is compared too
-        if self.order is not None:
-            self.order.forget(offset)
+        self.order.forget(offset)
         if offset >= self.frontier:
             self.out_of_order.pop(offset, None)
 
@@ -444,13 +450,11 @@ class QueueState:
 
     def _on_lost(self, first: int, stop: int, parked: int) -> None:
         self._require_narrow(min(first, self.frontier), stop)
-        if self.order is not None:
-            self.order.lost(stop, parked)
-            self.lost += parked
+        self.order.lost(stop, parked)
+        self.lost += parked
         for offset in list(self.waiting.irange(first, stop, (True, False))):
             self._unwait(offset)
-            if self.order is not None:
-                self.order.forget(offset)
+            self.order.forget(offset)
             self._forget(offset)
             self.lost += 1
         for offset in [number for number in self.keeps if first <= number < stop and number not in self.leased]:
@@ -466,25 +470,22 @@ class QueueState:
 
     def _on_order(self, order: int, block: int, max_attempts: int) -> None:
         self.max_attempts = max_attempts or self.max_attempts
-        if not order:
-            self.order = None
-            return
-        if self.order is None:
-            self.order = KeyOrder()
+        if not (order and self.order.mode):
+            self.order = KeyOrder(order and BY_KEY)
         self.order.block = bool(block)
         if order == LIMITED and 0 in self._limits:
-            self.order.kinds = Kinds(*json.loads(self._limits[0].rstrip(b"\0")))
+            self.order.mode, self.order.kinds = LIMITED, Kinds(*json.loads(self._limits[0].rstrip(b"\0")))
 
     def _on_limit(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
         records.add_part(self._limits, number, part, text_1, text_2, text_3, text_4)
 
     def _on_key(self, offset: int, key_id: int, holds: int) -> None:
-        if self.order is not None and self.has(offset):
+        if self.order.mode and self.has(offset):
             self.order.keyed(offset, key_id, holds=bool(holds))
 
     def _on_scan(self, stop: int, count: int, stamp: int) -> None:
         self._require_narrow(self.frontier, stop)
-        if self.order is not None:
+        if self.order.mode:
             self.order.count = count
             if stop > self.frontier:
                 self._pass(stop)
@@ -493,11 +494,11 @@ class QueueState:
                 self.anchor = (stop - 1, stamp)
 
     def _on_park(self, key_id: int, first: int) -> None:
-        if self.order is not None:
+        if self.order.mode:
             self.order.park(key_id, first)
 
     def _on_block(self, offset: int, key_id: int, on: int) -> None:
-        if self.order is not None:
+        if self.order.mode:
             self.order.blocked(offset, key_id, self.frontier, on=bool(on))
 
     def _on_pause(self, on: int) -> None:
@@ -505,7 +506,7 @@ class QueueState:
 
     def _on_rate(self, full_at_ns: int, key_id: int) -> None:
         self.full_at_ns[key_id] = full_at_ns
-        if key_id and self.order is not None:
+        if key_id:
             self.order.released.add(key_id)
 
     def _on_schedule(self, number: int, part: int, text_1: int, text_2: int, text_3: int, text_4: int) -> None:
@@ -580,8 +581,7 @@ class QueueState:
     def _requeue(self, offsets: list[int]) -> None:
         for offset in offsets:
             self.ready_queue.cancel_expiry(offset)
-            if self.order is not None:
-                self.order.given_back(offset)
+            self.order.given_back(offset)
         leases = [self.leased.pop(offset) for offset in offsets]
         self._wait_many(
             {at: Waiting(lease.attempt, 0, lease.priority) for at, lease in zip(offsets, leases, strict=True)}
@@ -609,9 +609,8 @@ class QueueState:
     def begin_at(self, offset: int) -> None:
         """Leave out everything below the kept offset, which was moved forwards."""
         self._drop([number for number in (*self.leased, *self.waiting) if number < offset])
-        if self.order is not None:
-            low = {} if offset >= self.frontier else self.order.parked
-            self.order.parked = {key: max(first, offset) for key, first in low.items()}
+        low = {} if offset >= self.frontier else self.order.parked
+        self.order.parked = {key: max(first, offset) for key, first in low.items()}
         self._pass(max(self.frontier, offset))
         self.kept = offset
 
@@ -623,23 +622,21 @@ class QueueState:
         self.frontier = min(self.frontier, stop)
         self.anchor = self.ahead = None
         self.results = {number: data for number, data in self.results.items() if number < stop}
-        if self.order is not None:
-            self.order.parked = {key: first for key, first in self.order.parked.items() if first < stop}
+        self.order.parked = {key: first for key, first in self.order.parked.items() if first < stop}
 
     def _drop(self, offsets: list[int]) -> None:
         for offset in offsets:
             self._remove(offset)
             self._forget(offset)
-            if self.order is not None:
-                self.order.forget(offset)
+            self.order.forget(offset)
 
     def requeue_all(self) -> None:
         """End every lease: leased items are ready again."""
         self._requeue(list(self.leased))
 
-    def begun_again(self, frontier: int, order: KeyOrder | None) -> QueueState:
+    def begun_again(self, frontier: int, order: KeyOrder) -> QueueState:
         """Return a state in which nothing is taken, with attempts, pause and schedules of this one, and this order."""
-        fresh = QueueState(frontier, None if order is None else KeyOrder(block=order.block, kinds=order.kinds))
+        fresh = QueueState(frontier, KeyOrder(order.mode, block=order.block, kinds=order.kinds))
         fresh.max_attempts, fresh.paused, fresh.timetable = self.max_attempts, self.paused, self.timetable
         fresh.full_at_ns = self.full_at_ns
         return fresh
@@ -674,7 +671,7 @@ class QueueState:
 
     def key_of(self, message: Message) -> int:
         """Return the key of a message that counts in this queue: the hash of its key, or its kind."""
-        if self.order is None or self.order.kinds is None:
+        if self.order.kinds is None:
             return key_hash(message.key)
         return self.order.kinds.of(message.key, records.headers_of(self.headers, message))
 
@@ -682,7 +679,7 @@ class QueueState:
         """Return whether a message of this key was never taken or set aside: it is parked, or from the frontier on."""
         if offset >= self.frontier:
             return offset not in self.out_of_order
-        return self.order is not None and not self.has(offset) and self.order.may_be_parked(offset, key)
+        return not self.has(offset) and self.order.may_be_parked(offset, key)
 
     def holders(self) -> set[int]:
         """Return the numbers of the open queues that hold something."""
@@ -690,7 +687,7 @@ class QueueState:
 
     def low(self) -> int:
         """Return the lowest offset that may be parked; the frontier if none is."""
-        return self.frontier if self.order is None else self.order.low(self.frontier)
+        return self.order.low(self.frontier)
 
     def head(self) -> int:
         """Return the lowest offset that is not done: where a reader that does not know the queue starts."""
@@ -699,9 +696,8 @@ class QueueState:
 
     def fresh(self, end: int) -> int:
         """Return how many messages below end were never taken or set aside."""
-        parked = 0 if self.order is None else self.order.count
         aside: int = self.out_of_order.bisect_left(end)
-        return max(end - self.frontier, 0) - aside + parked
+        return max(end - self.frontier, 0) - aside + self.order.count
 
     def void(self, end: int) -> int:
         """Return how many waiting items have no message, because the process that put them died."""
@@ -739,15 +735,15 @@ def snapshot(state: QueueState, now_ns: int, end: int) -> bytes:
 
 def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     order, frontier = state.order, state.frontier
-    low = frontier if order is None else min(frontier, *order.parked.values(), NEVER)  # fresh or parked items begin
+    low = min(frontier, *order.parked.values(), NEVER)  # fresh or parked items begin
     # What is true of the whole queue.
     if state.boot is not None:
         yield records.booted(*state.boot, now_ns)
     yield records.START(low, *(state.anchor or (NEVER, 0)))
-    if order is not None and order.kinds is not None:
+    if order.kinds is not None:
         yield from records.in_parts(records.LIMIT, 0, json.dumps(order.kinds).encode())
-    yield records.ORDER(0 if order is None else order.mode, order is not None and order.block, state.max_attempts)
-    if order is not None:
+    yield records.ORDER(order.mode, order.block, state.max_attempts)
+    if order.mode:
         yield records.SCAN(frontier)
     if state.paused:
         yield records.PAUSE(1)
@@ -767,7 +763,7 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     if state.kept is not None:
         yield records.KEPT(state.kept, now_ns)
     # The items that wait, each with its key, then the leased ones.
-    keys = {} if order is None else order.keys
+    keys = order.keys
     for offset, there in state.waiting.items():
         intent = state.intents.get(offset)
         if intent is None:
@@ -775,22 +771,21 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
             yield made(offset, there.ready_at_ns, there.attempt, there.priority)
         elif offset < end:
             yield records.INTENT(offset, *intent, there.ready_at_ns, there.priority)
-        if order is not None and offset in keys:
+        if offset in keys:
             yield records.KEY(offset, keys[offset], offset in order.held.get(keys[offset], ()))
     for offset, lease in state.leased.items():
         yield records.PICK(offset, *lease, keys.get(offset, 0))
     # The parked items, after those that are held: their records would move a bound.
-    if order is not None:
-        for key, first in order.parked.items():
-            yield records.PARK(key, first)
-        if order.parked:
-            yield from _ranges(sorted(number for number in order.ended if low <= number < frontier))
+    for key, first in order.parked.items():
+        yield records.PARK(key, first)
+    if order.parked:
+        yield from _ranges(sorted(number for number in order.ended if low <= number < frontier))
+    if order.mode:
         yield records.SCAN(frontier, order.count)
     yield from _ranges(offset for offset in state.out_of_order if not state.has(offset))
-    if order is not None:  # keys that are held without an item: after the DONE of a dead letter, which frees its key
-        for offset, key in keys.items():
-            if not state.has(offset) and offset in order.held.get(key, ()):
-                yield records.BLOCK(offset, key, 1)
+    for offset, key in keys.items():  # held without an item: after the DONE of a dead letter, which frees its key
+        if not state.has(offset) and offset in order.held.get(key, ()):
+            yield records.BLOCK(offset, key, 1)
     # The details of items.
     for offset, (at_ns, timestamp, check) in state.expires.items():
         if offset < end and _may_be_item(state, offset, low):
@@ -819,7 +814,7 @@ def _may_be_item(state: QueueState, offset: int, low: int) -> bool:
     """Return whether an item may have this offset; low: where fresh or parked items begin."""
     if state.has(offset) or offset >= state.frontier:
         return True
-    return state.order is not None and offset >= low and offset not in state.order.ended
+    return offset >= low and offset not in state.order.ended
 
 
 def _ranges(offsets: Iterable[int]) -> Iterator[bytes]:
