@@ -206,7 +206,7 @@ class QueueCore:
             compact_bytes=opening.compact_bytes,
             order=KeyOrder(mode, block=opening.on_dead == "block", kinds=opening.kinds),
         )
-        self.letters = DeadLetterJournal(directory, name, self.log, clock, letters)
+        self.letters = DeadLetterJournal(directory, name, letters)
         self.syncer = Syncer(self.log, interval_s=self.writer.interval_s)
         self.locked(self._settle, opening)
         self._kept = self.log.state.kept
@@ -363,6 +363,11 @@ class QueueCore:
         back = [WAIT(at, 0, state.attempts(at), state.priority(at)) for at in sorted(state.ready_queue.expired)]
         if back:
             log.append(*back)
+
+    def look_for_lost_letters(self) -> None:
+        """Stop counting letters that retention removed before they were put back."""
+        if record := self.letters.lost(self.log.state):
+            self.log.append(record)
 
     # --- closing
 

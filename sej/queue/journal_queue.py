@@ -190,7 +190,7 @@ class JournalItem(Item):
     def _fail(self, reason: str) -> None:
         if reason:  # for the letter, if this process dies before it has written it
             self._core.log.append(records.reason_kept(self.message.offset, reason))
-        self._core.letters.give_up(self.message, self.attempts, reason)
+        self._core.letters.give_up(self._core.log, self.message, self.attempts, reason)
         self.ended = True
 
     def _extend(self, lease_s: float) -> None:
@@ -212,23 +212,11 @@ def end_all(core: QueueCore, items: list[Item]) -> LeaseLostError | None:
             lost = lost or item.lost()
     if good:
         found = [core.log.result(item.message, NO_RESULT) for item in good] if core.log.state.keeps else ()
-        core.log.append(*found, *_runs(sorted([item.message for item in good])))
+        rows = sorted((item.message.offset, stamp_of(item.message.timestamp)) for item in good)
+        core.log.append(*found, *records.all_done(rows))
     for item in good:
         item.ended = True
     return lost
-
-
-def _runs(messages: list[Message]) -> list[bytes]:
-    """Return DONE records for sorted messages."""
-    found = []
-    start, last = messages[0].offset, messages[0]
-    for message in messages[1:]:
-        if message.offset > last.offset + 1:
-            found.append(records.DONE(start, last.offset + 1, stamp_of(last.timestamp)))
-            start = message.offset
-        last = message
-    found.append(records.DONE(start, last.offset + 1, stamp_of(last.timestamp)))
-    return found
 
 
 class JournalQueue(WorkQueue):
@@ -515,8 +503,8 @@ class JournalQueue(WorkQueue):
 
     def _count(self) -> Stats:
         self._taker.look_for_losses()
-        self._core.letters.look_for_losses()
         log = self._core.log
+        self._core.look_for_lost_letters()
         return counted(log.state, self._clock.boot_ns(), log.tail.end_offset())
 
     def peek(self, n: int = 1) -> list[QueuedItem]:
@@ -554,7 +542,7 @@ class JournalQueue(WorkQueue):
         """Put one dead letter back as a new message, with 0 attempts; see :meth:`redrive`."""
         OFFSET("offset", offset)
         self._core.life.require()
-        found = self._core.letters.of_item(offset)
+        found = self._core.letters.of_item(offset, self._core.log.state)
         new = [] if found is None else self._core.end_in_turn(self._putter.put_one_back, *found)
         return new[0] if new else None
 
@@ -573,7 +561,7 @@ class JournalQueue(WorkQueue):
         """
         OFFSET("offset", offset)
         self._core.life.require()
-        found = self._core.letters.of_item(offset)
+        found = self._core.letters.of_item(offset, self._core.log.state)
         return found is not None and self._core.end_in_turn(self._putter.remove_letter, *found)
 
     def redrive(self, limit: int | None = None) -> int:
@@ -590,7 +578,7 @@ class JournalQueue(WorkQueue):
             LockedError: another call of any process is putting letters of this queue back. It does not wait for it.
         """
         optional(COUNT)("limit", limit)
-        self._core.locked(self._core.letters.look_for_losses)
+        self._core.locked(self._core.look_for_lost_letters)
         return self._putter.redrive(limit)
 
     def sync(self) -> None:

@@ -21,7 +21,7 @@ from sej.errors import JournalNotFoundError, OffsetTooSmallError
 from sej.journal.directory import Directory
 from sej.journal.tail import Tail
 from sej.journal.view import Journal
-from sej.queue.dead_letters import letters_left, letters_lost
+from sej.queue.dead_letters import DeadLetterJournal
 from sej.queue.interface.queue import require_known
 from sej.queue.interface.values import Limit, QueuedItem, Schedule, Serializer, Stats
 from sej.queue.log.file import holders_of
@@ -116,12 +116,6 @@ def listed(state: QueueState, now_ns: int, end: int, wanted: str | None, after: 
     return merge(held, fresh, key=attrgetter("offset"))
 
 
-def upcoming(state: QueueState, now_ns: int, end: int, n: int) -> list[Row]:
-    """Return the next n items that can be taken, in the order of their delivery."""
-    ready = [row for row in _held(state, now_ns, end) if row.state == _READY]
-    return nsmallest(n, [*ready, *islice(_fresh(state, end, -1), n)], key=lambda row: (-row.priority, row.offset))
-
-
 def heads(state: QueueState, items: Iterable[QueuedItem], n: int) -> list[QueuedItem]:
     """Return the next n items of a queue with an order of keys: one of each key that is free.
 
@@ -130,14 +124,13 @@ def heads(state: QueueState, items: Iterable[QueuedItem], n: int) -> list[Queued
         items: the items that are ready, in the order of their offsets.
         n: how many.
     """
-    order = state.order
     there: dict[int, Lease | Waiting] = {**state.waiting, **state.leased}
     later = sorted((offset for offset, item in there.items() if item.priority > 0), reverse=True)
     found: list[QueuedItem] = []
     seen: set[int] = set()
     for item in items:
         key = key_hash(item.key)
-        held = order.held.get(key, ())
+        held = state.order.held.get(key, ())
         if not key or item.offset in held or not (held or key in seen):
             found.append(item)
         seen.add(key)
@@ -178,12 +171,13 @@ class QueueLook:
         self._name = name
         self._clock = clock
         self._holders = holders_of(directory, name)
-        self._letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
+        letters = Resolved(directory.at("dead", name) if dead_letter is None else absolute_path(dead_letter))
+        self._letters = DeadLetterJournal(directory, name, letters)
 
     def summary(self) -> Summary:
         """Return what does not name items."""
         state, now = self._read(), self._clock.boot_ns()
-        state.apply(letters_lost(self._directory, self._name, self._letters, state))
+        state.apply(self._letters.lost(state))
         order, limit, at_limit = state.order, None, 0
         if (kinds := order.kinds) is not None:
             limit, full_at = Limit(*kinds[:3]), state.full_at_ns
@@ -202,12 +196,15 @@ class QueueLook:
     def peek(self, n: int = 1, *, serializer: Serializer | None = None) -> list[QueuedItem]:
         """Return the next n items, as :meth:`sej.WorkQueue.peek`."""
         there, now, end = self._read(), self._clock.boot_ns(), self._end()
-        if not there.order.mode:
-            return list(self._items(there, upcoming(there, now, end, n), serializer))
-        ready = self._items(there, listed(there, now, end, _READY, -1), serializer)
+        if not there.order.mode:  # which come next is known without their messages
+            ready = [row for row in _held(there, now, end) if row.state == _READY]
+            ready += islice(_fresh(there, end, -1), n)
+            rows = nsmallest(n, ready, key=lambda row: (-row.priority, row.offset))
+            return list(self._items(there, rows, serializer))
+        items = self._items(there, listed(there, now, end, _READY, -1), serializer)
         if there.order.kinds is not None:  # which kind is next depends on the workers
-            return nsmallest(n, ready, key=lambda item: (-item.priority, item.offset))
-        return heads(there, ready, n)
+            return nsmallest(n, items, key=lambda item: (-item.priority, item.offset))
+        return heads(there, items, n)
 
     def items(
         self,
@@ -248,7 +245,7 @@ class QueueLook:
     def _dead(self, state: QueueState, after: int, serializer: Serializer | None) -> Iterator[QueuedItem]:
         """Yield the dead letters that were not put back, oldest letter first."""
         with contextlib.suppress(JournalNotFoundError):
-            for letter in letters_left(self._directory, self._name, self._letters, state):
+            for letter in self._letters.left(state):
                 if letter.message.offset > after:
                     yield QueuedItem(letter.message.offset, "dead", letter.attempts, None, None, letter.priority,
                                      letter.reason, letter.message, serializer, letter.headers,

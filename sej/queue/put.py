@@ -208,7 +208,7 @@ class Putter:
             with place:
                 sync_dead_letters(letters.path, self._core.directory.disk)  # or others may get their offsets
                 while most := _LETTERS if limit is None else min(_LETTERS, limit - count):
-                    batch, seen = letters.batch(place.value, most)
+                    batch, seen = letters.batch(self._log.state, place.value, most)
                     count += len(self._core.end_in_turn(self.put_back, letters.number(), batch))
                     place.commit(seen)
                     if len(batch) < most:

@@ -315,7 +315,7 @@ class Taker:
         if now >= self._dead_letter_at:
             try:
                 why = self._why(message.offset, attempts, begun=begun)
-                self.core.letters.give_up(message, attempts, log.state.with_reason(message.offset, why))
+                self.core.letters.give_up(log, message, attempts, log.state.with_reason(message.offset, why))
                 return
             except (OSError, SejError) as error:
                 if not self.core.life.open or (isinstance(error, OSError) and not of_system(error)):

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import sej
-from sej.queue.dead_letters import redrive_reader
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.listing import QueueLook
 from sej.system.disk import OS, File, Mode
@@ -259,7 +258,7 @@ class TestRequeue:
     def test_a_second_redrive_says_what_to_do_while_the_first_one_runs(self, q: JournalQueue) -> None:
         q.put(b"a")
         q.get_many(1, timeout=0)[0].fail("why")
-        reader = redrive_reader(q._core.directory, "worker", q.dead_letter)
+        reader = q._core.letters.reader()
         with (
             sej.Offset(q.dead_letter, reader),
             pytest.raises(sej.LockedError, match="call yours again after it") as it,

@@ -300,6 +300,17 @@ class QueueLog:
         text = records.packed_result(outcome, until_ns, data)
         return b"".join(records.in_parts(records.RESULT, message.offset, text))
 
+    def expires_in_s(self, message: Message) -> float | None:
+        """Return after how many seconds an item expires; None: never.
+
+        The log has the time. If the wall clock was set back since, the result is at least the remaining time.
+        """
+        row = self.state.expires.get(message.offset)
+        if row is None or row[1:] != (message.timestamp, records.message_check(message)):
+            return None
+        left = row[0] - self._clock.boot_ns()
+        return max(left + self._clock.wall_ns() - message.timestamp, left, 0) / 1e9
+
     def purge(self, end: int) -> None:
         """Remove what waits below end: durably first, or messages put there after a power loss would be removed too."""
         try:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -197,6 +197,19 @@ def picked(offset: int, attempt: int, holder: int, deadline_ns: int, priority: i
     """PICK: an item is leased out of order."""
     body = _pack(3, priority, attempt, holder, offset, key_id, deadline_ns, stamp)
     return body + _pack_check(crc32c(body))
+
+
+def all_done(rows: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """DONE: yield one record for each run of these items, sorted, each with its stamp or 0."""
+    start = stop = stamp = -1
+    for offset, following in rows:
+        if offset != stop:
+            if start >= 0:
+                yield DONE(start, stop, stamp)
+            start = offset
+        stop, stamp = offset + 1, following
+    if start >= 0:
+        yield DONE(start, stop, stamp)
 
 
 def exhausted(offset: int, ready_at_ns: int, attempt: int, priority: int, stamp: int = 0) -> bytes:

@@ -779,10 +779,10 @@ def _records(state: QueueState, now_ns: int, end: int) -> Iterator[bytes]:
     for key, first in order.parked.items():
         yield records.PARK(key, first)
     if order.parked:
-        yield from _ranges(sorted(number for number in order.ended if low <= number < frontier))
+        yield from records.all_done(sorted((number, 0) for number in order.ended if low <= number < frontier))
     if order.mode:
         yield records.SCAN(frontier, order.count)
-    yield from _ranges(offset for offset in state.out_of_order if not state.has(offset))
+    yield from records.all_done((offset, 0) for offset in state.out_of_order if not state.has(offset))
     for offset, key in keys.items():  # held without an item: after the DONE of a dead letter, which frees its key
         if not state.has(offset) and offset in order.held.get(key, ()):
             yield records.BLOCK(offset, key, 1)
@@ -815,16 +815,3 @@ def _may_be_item(state: QueueState, offset: int, low: int) -> bool:
     if state.has(offset) or offset >= state.frontier:
         return True
     return offset >= low and offset not in state.order.ended
-
-
-def _ranges(offsets: Iterable[int]) -> Iterator[bytes]:
-    """Yield the DONE of sorted offsets."""
-    start = stop = -1
-    for offset in offsets:
-        if offset != stop:
-            if start >= 0:
-                yield records.DONE(start, stop)
-            start = offset
-        stop = offset + 1
-    if start >= 0:
-        yield records.DONE(start, stop)
