@@ -570,28 +570,15 @@ class WorkQueue(ABC):
         plain = delay_s == priority == 0 and (
             expire_s, dedupe_key, headers, timeout, keep_result, every, cron, timezone, schedule, missed
         ) == _NONE  # fmt: skip
-        if not plain and (every, cron, timezone, schedule, missed) != _NONE[:5]:
-            options = self._options(delay_s, priority, expire_s, headers, keep_result)
-            options = options._replace(dedupe_keys=dedupe_key and (dedupe_key,), timeout=timeout)  # type: ignore[arg-type]
-            value = value if self.serializer is None else self.serializer.encode(value)
-            if error := self._not_bytes(value):
-                raise error
-            plan = plan_of(bytes(value), key, options, every, cron, timezone, schedule, missed)
-            self._require(("schedules", True))
-            return self._schedule(plan, key, bytes(value))
         if not plain or TRACED in modules:
             dedupe_keys = None if dedupe_key is None else (dedupe_key,)
-            number = self.put_many(
-                (value,),
-                (key,) if key else None,
-                delay_s=delay_s,
-                priority=priority,
-                expire_s=expire_s,
-                dedupe_keys=dedupe_keys,
-                headers=headers,
-                timeout=timeout,
-                keep_result=keep_result,
-            )[0]
+            options = self._options(delay_s, priority, expire_s, headers, keep_result, dedupe_keys, timeout)
+            if (every, cron, timezone, schedule, missed) != _NONE[:5]:
+                data = self._encoded("value", value)
+                plan = plan_of(data, key, options, every, cron, timezone, schedule, missed)
+                self._require(("schedules", True))
+                return self._schedule(plan, key, data)
+            number = self._put_all((value,), (key,) if key else None, options)[0]
             return number if keep_result is None else ResultHandle(self, number)
         if key:
             self._require(("keys", True))
@@ -599,8 +586,9 @@ class WorkQueue(ABC):
             value = self.serializer.encode(value)
         try:
             return self._put((value,), (key,) if key else None, PLAIN)[0]
-        except TypeError as error:
-            raise self._not_bytes(value) or error from None
+        except TypeError:
+            _require_bytes("value", value)
+            raise
 
     def put_many(
         self,
@@ -622,23 +610,9 @@ class WorkQueue(ABC):
         Raises:
             QueueFullError: there was no room for all of them within the timeout.
         """
-        timeout = seconds("timeout", timeout)
-        require(values=values, keys=keys, dedupe_keys=dedupe_keys, timeout=timeout)
-        options = self._options(delay_s, priority, expire_s, headers, keep_result)
-        if dedupe_keys is not None:
-            dedupe_keys = list(dedupe_keys)
-            for dedupe_key in dedupe_keys:
-                _BYTES("dedupe_key", dedupe_key)
-        self._require(("keys", keys is not None), ("dedupe", dedupe_keys is not None))
-        if TRACED in modules and "headers" in self.can:
-            options = options._replace(headers=with_trace(options.headers))
-        if self.serializer is not None:
-            values = map(self.serializer.encode, values)
-        values = list(values)
-        try:
-            return self._put(values, keys, options._replace(dedupe_keys=dedupe_keys, timeout=timeout))
-        except TypeError as error:
-            raise next(filter(None, map(self._not_bytes, values)), error) from None
+        require(values=values, keys=keys, dedupe_keys=dedupe_keys)
+        options = self._options(delay_s, priority, expire_s, headers, keep_result, dedupe_keys, timeout)
+        return self._put_all(values, keys, options)
 
     def _options(
         self,
@@ -647,16 +621,36 @@ class WorkQueue(ABC):
         expire_s: Seconds | None,
         headers: Mapping[str, str] | None,
         keep_result: Seconds | None,
+        dedupe_keys: Sequence[bytes] | None,
+        timeout: Seconds | None,
     ) -> PutOptions:
-        """Return the options that items and the items of schedules have, checked."""
+        """Return the options of a put, checked."""
         delay_s, expire_s = seconds("delay_s", delay_s), seconds("expire_s", expire_s)
-        keep_s = seconds("keep_result", keep_result)
-        require(priority=(priority, _PRIORITY), expire_s=(expire_s, optional(ANY_SECONDS)))
+        keep_s, timeout = seconds("keep_result", keep_result), seconds("timeout", timeout)
+        require(timeout=timeout, priority=(priority, _PRIORITY), expire_s=(expire_s, optional(ANY_SECONDS)))
         require(headers=(headers, optional(check_headers)), keep_result=(keep_s, optional(POSITIVE_SECONDS)))
         SECONDS("delay_s", delay_s)
         self._require(("delay", delay_s), ("priority", priority), ("expire", expire_s is not None))
         self._require(("headers", headers), ("results", keep_s is not None))
-        return PutOptions(delay_s, priority, expire_s, None, None, headers, keep_s)
+        if dedupe_keys is not None:
+            dedupe_keys = list(dedupe_keys)
+            for dedupe_key in dedupe_keys:
+                _BYTES("dedupe_key", dedupe_key)
+        return PutOptions(delay_s, priority, expire_s, dedupe_keys, timeout, headers, keep_s)
+
+    def _put_all(self, values: Iterable[Any], keys: Iterable[bytes] | None, options: PutOptions) -> Sequence[int]:
+        self._require(("keys", keys is not None), ("dedupe", options.dedupe_keys is not None))
+        if TRACED in modules and "headers" in self.can:
+            options = options._replace(headers=with_trace(options.headers))
+        if self.serializer is not None:
+            values = map(self.serializer.encode, values)
+        values = list(values)
+        try:
+            return self._put(values, keys, options)
+        except TypeError:
+            for value in values:
+                _require_bytes("value", value)
+            raise
 
     def result(self, offset: int, timeout: Seconds | None = None) -> Any:
         """Wait until an item that was put with ``keep_result`` has ended, in any process, and return its result.
@@ -712,13 +706,7 @@ class WorkQueue(ABC):
 
     def result_data(self, result: Any) -> bytes:
         """Return a result as it is kept; see :meth:`Item.done`."""
-        data = result if self.serializer is None else self.serializer.encode(result)
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(
-                f"result must be bytes, got {type(result).__name__}; encode it, or open the queue with"
-                " serializer='json'"
-            )
-        data = bytes(data)
+        data = self._encoded("result", result)
         if len(data) > MAX_RESULT_BYTES:
             raise InvalidMessageError(
                 f"result must have at most {MAX_RESULT_BYTES} bytes, got {len(data)}; store it elsewhere, and pass"
@@ -859,13 +847,10 @@ class WorkQueue(ABC):
         """Show path and name."""
         return f"<{type(self).__module__}.{type(self).__qualname__} {self.path!r} {self.name!r}>"
 
-    def _not_bytes(self, value: Any) -> TypeError | None:
-        """Return the error for a value that is not bytes, with a suggestion; None if it is bytes."""
-        if isinstance(value, bytes | bytearray | memoryview):
-            return None
-        return TypeError(
-            f"value must be bytes, got {type(value).__name__}; encode it, or open the queue with serializer='json'"
-        )
+    def _encoded(self, what: str, value: Any) -> bytes:
+        data = value if self.serializer is None else self.serializer.encode(value)
+        _require_bytes(what, data)
+        return bytes(data)
 
     def _unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(
@@ -879,6 +864,14 @@ class WorkQueue(ABC):
         for capability, value in wanted:
             if value and capability not in self.can:
                 raise self._unsupported(capability)
+
+
+def _require_bytes(what: str, value: Any) -> None:
+    """Refuse a value that is not bytes, with a suggestion."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"{what} must be bytes, got {type(value).__name__}; encode it, or open the queue with serializer='json'"
+        ) from None
 
 
 def require_queue(name: str, value: Any) -> None:
