@@ -152,6 +152,7 @@ class QueueCore:
         others: looks up messages that are not taken in order.
         durable: whether calls return only when what they did is on the disk.
         keep_at: the time of the next :meth:`keep_head`.
+        problems: why items were not delivered or not made, for the user, until the next call that takes items.
         parked: the items of a queue with an order of keys that wait for their keys.
     """
 
@@ -173,6 +174,7 @@ class QueueCore:
         self.life = Lifecycle(f"queue {name!r}", self.path, self)
         self.keep_at = clock.boot_ns() + _KEEP_NS
         self._kept: int | None = None
+        self.problems: list[str] = []
         self._watched: list[Watch] = []
         self._follows = False
         self._waiting: set[int] = set()
@@ -218,18 +220,14 @@ class QueueCore:
         if number in log.state.holders():  # its last owner died
             log.append(FREE(number))
         _require_order(log.state, opening.order, opening.on_dead, opening.kinds)
-        self._limit(opening.kinds)
-        order, most = log.state.order, opening.max_attempts
-        if most not in (None, log.state.max_attempts):
-            log.append(ORDER(order.mode, order.block, most))
-
-    def _limit(self, kinds: Kinds | None) -> None:
-        """Keep limits by kind with the queue, if they are others."""
-        log, known = self.log, self.log.state.order.kinds
+        kinds, known = opening.kinds, log.state.order.kinds
         if kinds is not None and kinds != known:
             log.append(*in_parts(LIMIT, 0, json.dumps(kinds).encode()), ORDER(LIMITED, 0, 0))
             if known is None:  # items that wait were put without a kind
                 log.append(*missing_keys(self.directory, log.state))
+        order, most = log.state.order, opening.max_attempts
+        if most not in (None, log.state.max_attempts):
+            log.append(ORDER(order.mode, order.block, most))
 
     def require_reserve(self) -> None:
         """Require that the reserve of the log is whole: while it is not, nothing is put."""

@@ -381,7 +381,7 @@ class JournalQueue(WorkQueue):
             self._scheduler.make()
             with core.life.mutex:
                 items = core.under_lock(self._take_now, n, max_bytes, False, True) or []
-        if self._taker.lost or self._taker.unwritten is not None or self._scheduler.problem is not None:
+        if core.problems:
             self._warn(items)
         return items
 
@@ -412,9 +412,10 @@ class JournalQueue(WorkQueue):
         return items
 
     def _warn(self, items: list[Item]) -> None:
-        """Warn once about items that are missing or cannot be given up."""
+        """Warn once about items that are missing, or cannot be given up or made."""
+        problems, self._core.problems = self._core.problems, []
         try:
-            for problem in (*self._taker.problems(), *self._scheduler.problems()):
+            for problem in dict.fromkeys(problems):
                 warnings.warn(f"queue {self.name!r} in {self.path}: {problem}", RuntimeWarning, stacklevel=5)
         except RuntimeWarning:  # the program turns warnings into errors
             for item in items:

@@ -349,22 +349,15 @@ class Putter:
 
 
 class Scheduler:
-    """Makes the items of one queue's schedules.
-
-    Attributes:
-        problem: why an item could not be made since the last check; None: all were.
-    """
+    """Makes the items of one queue's schedules."""
 
     def __init__(self, core: QueueCore, putter: Putter) -> None:
         """Make items as the putter puts them."""
         self._core, self._putter = core, putter
-        self.problem: Exception | None = None
         self._retry_at = self._busy = 0
 
-    def problems(self) -> list[str]:
-        """Return why items were not made since the last call, for the user."""
-        error, self.problem = self.problem, None
-        return [] if error is None else [f"an item of a schedule cannot be made, and is made later: {error}"]
+    def _report(self, error: Exception) -> None:
+        self._core.problems.append(f"an item of a schedule cannot be made, and is made later: {error}")
 
     # --- under the queue's lock
 
@@ -399,7 +392,8 @@ class Scheduler:
         except (OSError, SejError) as error:
             if not core.life.open or (isinstance(error, OSError) and not of_system(error)):
                 raise
-            self.problem, self._retry_at = error, now + _FAILED_NS
+            self._report(error)
+            self._retry_at = now + _FAILED_NS
             return
         self._busy += 1
         self._retry_at = now + int(backoff(self._busy, *_PAUSES_S) * 1e9)
@@ -424,7 +418,7 @@ class Scheduler:
                 at, next_ns = plan.turn(turn.next_ns, now)
             except (ImportError, ValueError) as error:  # another process may have the package, or the zone
                 table.put_off(number)
-                self.problem = error
+                self._report(error)
                 continue
             if at is None:
                 found.append(records.TURN(number, next_ns, NEVER, 0, turn.every))

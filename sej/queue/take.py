@@ -99,8 +99,6 @@ class Taker:
         source: finds the next item; None: the queue has neither an order of keys nor limits by kind.
         core: the queue.
         limited: whether this process applies a limit of the whole queue.
-        lost: how many items were found missing since the last check.
-        unwritten: why a dead letter could not be written since the last check; None: all were.
         full: whether the next item has too many bytes for this call.
         unfinished: whether there may be an item that the last :meth:`take` did not reach.
     """
@@ -114,8 +112,7 @@ class Taker:
         self.limited = limit != WHOLE
         self._max_bytes: int | None = None
         self.full = self.unfinished = False
-        self._probe_at = self._dead_letter_at = self.lost = 0
-        self.unwritten: Exception | None = None
+        self._probe_at = self._dead_letter_at = 0
 
     def take(self, n: int, now: int, max_bytes: int | None = None) -> Found:
         """Return up to n items that are available now: messages, and their number of attempts.
@@ -156,22 +153,6 @@ class Taker:
                 break
         if self.limited and found and self._limit.interval_ns:
             log.append(records.RATE(self._limit.spent(len(found), log.state.full_at_ns.get(0, 0), now)))
-        return found
-
-    def problems(self) -> list[str]:
-        """Return why items were not delivered since the last call, for the user."""
-        (lost, self.lost), (error, self.unwritten) = (self.lost, 0), (self.unwritten, None)
-        found = []
-        if lost:
-            found.append(
-                f"retention removed {lost} items from the journal before they were delivered, because its caller"
-                " ignored this queue; stats().lost counts them"
-            )
-        if error is not None:
-            found.append(
-                f"exhausted items cannot be written to the dead letters ({error}); this is tried again every 10"
-                " seconds, and stats().delayed counts them meanwhile"
-            )
         return found
 
     # --- the limit of the queue
@@ -320,7 +301,10 @@ class Taker:
             except (OSError, SejError) as error:
                 if not self.core.life.open or (isinstance(error, OSError) and not of_system(error)):
                     raise
-                self.unwritten = error
+                self.core.problems.append(
+                    f"exhausted items cannot be written to the dead letters ({error}); this is tried again every 10"
+                    " seconds, and stats().delayed counts them meanwhile"
+                )
                 self._dead_letter_at = now + _DEAD_LETTER_PAUSE_NS
         wait = records.exhausted if begun else records.WAIT  # the reason of a later letter is this one's
         log.append(wait(message.offset, self._dead_letter_at, attempts, log.state.priority(message.offset)))
@@ -371,7 +355,11 @@ class Taker:
             *(records.WAIT(offset, 0, state.attempts(offset), state.priority(offset)) for offset in ended),
             lost_before(self.core.directory, state, first, (*ended, *gone)),
         )
-        self.lost += state.lost - before
+        if lost := state.lost - before:
+            self.core.problems.append(
+                f"retention removed {lost} items from the journal before they were delivered, because its caller"
+                " ignored this queue; stats().lost counts them"
+            )
         return True
 
     def purge(self) -> int:

@@ -449,20 +449,20 @@ class QueueLog:
             self._take_in(file, size)
             if not self.state.whole:
                 self._rebuild("the records of the last compaction are not complete")
-            self._complete_keys()
+            if self._is_new_boot() and self.state.order.mode:  # power may have failed between the records of an item
+                self.append(*missing_keys(self._directory, self.state))
             if first:
                 self._reconcile()
         self._compacted_bytes = min(self._position, self._compacted_bytes)
-        if self._file is file:
-            self._find_doubt(file)
-        self._boot()
-
-    def _find_doubt(self, file: File) -> None:
-        """Find what was written before this process opened the log, and may not be on the medium."""
-        kept = self._kept.load(file, 0)
-        if not kept.position:
-            self._disk.sync_dir(os.path.dirname(self.path))
-        self._in_doubt = max(records.RECORD_SIZE, kept.position), self._position
+        if self._file is file:  # what was written before this process opened the log may not be on the medium
+            kept = self._kept.load(file, 0)
+            if not kept.position:
+                self._disk.sync_dir(os.path.dirname(self.path))
+            self._in_doubt = max(records.RECORD_SIZE, kept.position), self._position
+        if self._is_new_boot():
+            self.append(records.booted(self._clock.boot_id(), self._began_ns(), self._clock.boot_ns()))
+        else:
+            self.keep_clock()
 
     def _take_in(self, file: File, size: int) -> None:
         """Apply the records after the position; cut a torn tail."""
@@ -485,13 +485,6 @@ class QueueLog:
             self._rebuild(f"a bad record at position {self._position}, followed by good ones")
         elif good != len(data) and self.state.whole:  # else the opening rebuilds the log, and keeps all of it
             file.truncate(self._position)
-
-    def _complete_keys(self) -> None:
-        """After a power failure, add the keys of waiting items if the log ends between the records of one item."""
-        if self._is_new_boot() and self.state.order.mode:
-            missing = list(missing_keys(self._directory, self.state))
-            if missing:
-                self.append(*missing)
 
     def _reconcile(self) -> None:
         """On opening, check that the state matches this journal and its kept offset."""
@@ -572,13 +565,6 @@ class QueueLog:
         if self._default is FIRST:
             return Journal(self._directory.path, disk=self._disk).first_offset
         return self.tail.end_offset() if isinstance(self._default, Start) else self._default
-
-    def _boot(self) -> None:
-        """Convert times to this boot."""
-        if self._is_new_boot():
-            self.append(records.booted(self._clock.boot_id(), self._began_ns(), self._clock.boot_ns()))
-        else:
-            self.keep_clock()
 
     def _began_ns(self) -> int:
         return max(self._clock.wall_ns() - self._clock.boot_ns(), 0)

@@ -147,11 +147,6 @@ class ReadyQueue:
         self.ready.pop((-there.priority, offset), None)
         self.timed.pop((there.ready_at_ns, offset), None)
 
-    def rebuild(self) -> None:
-        """Read every waiting and expired item again."""
-        self.ready = SortedDict.fromkeys((-self._leased[offset].priority, offset) for offset in self.expired)
-        self.timed = SortedDict.fromkeys((there.ready_at_ns, offset) for offset, there in self._waiting.items())
-
     def tick(self, now_ns: int) -> None:
         """Make items whose time has come ready."""
         self._now_ns = now_ns

@@ -422,7 +422,6 @@ class QueueState:
         def carried(at: int) -> int:
             return at if at == NEVER else max(min(at + shift, now + max(at - seen, 0), NEVER), 0)
 
-        self.ready_queue.earliest_ns = NEVER
         self.expires = {
             offset: (carried(at), timestamp, check) for offset, (at, timestamp, check) in self.expires.items()
         }
@@ -435,7 +434,8 @@ class QueueState:
         self._requeue(list(self.leased))
         for offset, there in self.waiting.items():
             self.waiting[offset] = there._replace(ready_at_ns=carried(there.ready_at_ns) if there.ready_at_ns else 0)
-        self.ready_queue.rebuild()
+        self.ready_queue = ReadyQueue(self.leased, self.waiting)
+        self.ready_queue.add_many(self.waiting)
 
     def _on_start(self, frontier: int, newest: int, stamp: int) -> None:
         self._require_narrow(0, frontier)
