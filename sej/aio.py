@@ -78,6 +78,13 @@ class _Opening(ABC):
         await self.close()
 
 
+def _required(opened: _Opened | None, what: str, path: str) -> _Opened:
+    """Return what is open; raise an error if it is not."""
+    if opened is None:
+        raise ClosedError(f"{what} is not open; use `async with`, or await open()", path=path)
+    return opened
+
+
 async def _arrived(directory: Directory, timeout: float | None) -> bool:
     """Wait until a journal exists, in a thread; return False if it was there already."""
     stop = threading.Event()
@@ -117,9 +124,7 @@ class Scanner(_Opening):
         Raises:
             ClosedError: with ``wait=True``, the scanner is not open yet.
         """
-        if self._scanner is None:
-            raise ClosedError("the scanner is not open; use `async with`, or await open()", path=self._directory.path)
-        return self._scanner
+        return _required(self._scanner, "the scanner", self._directory.path)
 
     async def open(self) -> Self:
         """With ``wait=True``, wait for the journal and open it; otherwise it is open already.
@@ -211,9 +216,7 @@ class Writer(_Opening):
         Raises:
             ClosedError: the writer is not open.
         """
-        if self._writer is None:
-            raise ClosedError("the writer is not open; use `async with`, or await open()", path=self._path)
-        return self._writer
+        return _required(self._writer, "the writer", self._path)
 
     async def append(
         self,
@@ -357,9 +360,7 @@ class Offset(_Opening):
         Raises:
             ClosedError: the offset is not open.
         """
-        if self._offset is None:
-            raise ClosedError(f"reader {self._name!r} is not open; use `async with`, or await open()", path=self._path)
-        return self._offset
+        return _required(self._offset, f"reader {self._name!r}", self._path)
 
     @property
     def value(self) -> int:
