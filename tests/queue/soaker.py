@@ -39,6 +39,7 @@ def work(path: str) -> None:
                 elif step % 23 == 9:
                     item.fail("refused")
                 else:
+                    say("end", item.key.decode(), offset)
                     item.done(b"result of " + item.value)
             except sej.LeaseLostError:
                 say("LOST", offset)

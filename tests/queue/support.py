@@ -1,9 +1,10 @@
 """What the queue's tests share: a clock that is moved, a queue that dies, a journal of values."""
 
 import fcntl
+import itertools
 import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,9 @@ import sej
 from sej.journal.directory import Directory
 from sej.journal.offset_check import keep_offset
 from sej.queue.journal_queue import JournalQueue
-from sej.system.disk import OS, Disk
+from sej.system.disk import OS, Disk, File
+from tests.crash.disk import Crash, CrashDisk, Fault, FaultyDisk
+from tests.sej.hooks import HookedDisk
 
 NS = 1_000_000_000
 SMALL_FILE_SYSTEM = ["unshare", "--mount", "--map-root-user", "sh", "-c",
@@ -73,6 +76,63 @@ def take(q: sej.WorkQueue) -> Any:
 def taken(q: sej.WorkQueue, n: int = 99) -> list[bytes]:
     """Take the items that can be taken now, and return their values."""
     return [item.value for item in q.get_many(n, timeout=0)]
+
+
+def fail_all(q: sej.WorkQueue, *values: bytes) -> None:
+    """Put items, and turn them into dead letters."""
+    q.put_many(values)
+    for item in q.get_many(len(values), timeout=0):
+        item.fail("why")
+
+
+def crashes(
+    disk: CrashDisk, q: JournalQueue, clock: FakeClock, since: int = 0, *, more_than: int = 20, set_by_s: float = 0
+) -> Iterator[Crash]:
+    """The process dies and the power fails; yield every state in which the disk may be."""
+    kill(q)
+    clock.move(1)
+    clock.reboot(set_by_s)
+    count = 0
+    for crash in disk.crash_states(since=since):
+        count += 1
+        yield crash
+    assert count > more_than
+
+
+def failing(
+    prepared: Callable[[], CrashDisk], fault: Fault = "eio", *, sticky: bool = False
+) -> Iterator[tuple[CrashDisk, FaultyDisk]]:
+    """Yield a disk, and one over it whose first call fails; then others, until no call is left that could fail."""
+    for at in itertools.count(1):
+        inner = prepared()
+        disk = FaultyDisk(inner, at, fault, sticky=sticky)
+        yield inner, disk
+        if disk.calls < at:
+            break
+    assert at > 10
+
+
+class DiedError(BaseException):
+    """The process is gone."""
+
+
+def dies_before_the_message() -> HookedDisk:
+    """Whatever the queue's log says, the journal never gets it."""
+
+    def hook(verb: str, file: File | None, data: bytes) -> None:
+        if verb == "write" and file is not None and file.path.endswith(".jnl") and "/jnl/" in file.path:
+            raise DiedError
+
+    return HookedDisk(hook)
+
+
+@contextmanager
+def dying(path: str | Path, clock: FakeClock) -> Iterator[JournalQueue]:
+    """A process that dies in the block, after it has written records, and before it writes their messages."""
+    q = opened(path, clock, dies_before_the_message())
+    with pytest.raises(DiedError):
+        yield q
+    kill(q)
 
 
 @contextmanager

@@ -1,17 +1,15 @@
 """Power loss at every moment, and failures of every call: no acknowledged item is lost, no done one is there again."""
 
 import contextlib
-import itertools
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk
-from tests.crash.disk import Crash, CrashDisk, Fault, FaultyDisk
-from tests.queue.support import FakeClock, kill, opened
+from tests.crash.disk import CrashDisk, Fault
+from tests.queue.support import FakeClock, crashes, fail_all, failing, kill, opened
 
 PATH = "/q"
 
@@ -24,7 +22,7 @@ def fresh_disk(clock: FakeClock) -> CrashDisk:
     return disk.crash()
 
 
-def workload(disk: CrashDisk, clock: FakeClock, durability: str, compact_bytes: int = 1 << 22) -> None:
+def workload(disk: CrashDisk, clock: FakeClock, durability: str, compact_bytes: int = 1 << 22) -> JournalQueue:
     """Put, take, done, retry, fail, delay; everything acknowledged is marked."""
     q = opened(PATH, clock, disk, durability=durability, compact_bytes=compact_bytes)
     q.put(b"a")
@@ -43,19 +41,14 @@ def workload(disk: CrashDisk, clock: FakeClock, durability: str, compact_bytes: 
             disk.mark(("done", value))
         else:
             item.retry(0)
-    kill(q)
+    return q
 
 
 @pytest.mark.parametrize("compact_bytes", [1 << 22, 100])
 def test_power_loss(compact_bytes: int) -> None:
-    clock = FakeClock()
-    disk = CrashDisk()
-    workload(disk, clock, "disk", compact_bytes)
-    clock.move(1)
-    clock.reboot()
-    count = 0
-    for crash in crashes(disk):
-        count += 1
+    clock, disk = FakeClock(), CrashDisk()
+    q = workload(disk, clock, "disk", compact_bytes)
+    for crash in crashes(disk, q, clock, more_than=50):
         said = Counter(crash.marks)
         with opened(PATH, clock, crash.disk) as q:
             clock.move(100)
@@ -66,7 +59,6 @@ def test_power_loss(compact_bytes: int) -> None:
             if word == "done":
                 assert left[value] == 0, (crash.step, value, crash.marks)
         assert max(left.values(), default=1) == 1
-    assert count > 50
 
 
 def test_power_loss_leaves_no_delayed_item_early_and_no_keyed_one_twice() -> None:
@@ -77,25 +69,18 @@ def test_power_loss_leaves_no_delayed_item_early_and_no_keyed_one_twice() -> Non
     q.put_many([b"later", b"much later"], delay_s=1000)
     disk.mark("put")
     kill(q)
-    for crash in crashes(disk):
+    for crash in disk.crash_states():
         with opened(PATH, clock, crash.disk, durability="disk") as q:
             q.put(b"once", dedupe_key=b"key")
             found = [item.value for item in q.get_many(100, timeout=0)]
         assert found == [b"once"], (crash.step, crash.marks)
 
 
-def crashes(disk: CrashDisk) -> Iterator[Crash]:
-    return disk.crash_states()
-
-
 def test_power_loss_under_os_loses_no_new_message() -> None:
     """What was lost with the power is lost; what is put afterwards must not be taken for done."""
-    clock = FakeClock()
-    disk = CrashDisk()
-    workload(disk, clock, "os")
-    clock.move(1)
-    clock.reboot()
-    for crash in crashes(disk):
+    clock, disk = FakeClock(), CrashDisk()
+    q = workload(disk, clock, "os")
+    for crash in crashes(disk, q, clock):
         clock.move(100)
         with sej.SharedWriter(PATH, disk=crash.disk) as w:
             w.append_many([b"new %d" % n for n in range(6)])
@@ -107,21 +92,16 @@ def test_power_loss_under_os_loses_no_new_message() -> None:
 @pytest.mark.parametrize("fault", ["eio", "enospc", "short", "sync-loses"])
 @pytest.mark.parametrize("sticky", [False, True])
 def test_every_call_failing(fault: Fault, sticky: bool) -> None:
-    fresh = fresh_disk(FakeClock())
-    for at in itertools.count(1):
-        clock, inner = FakeClock(), fresh.crash()
-        disk = FaultyDisk(inner, at, fault, sticky=sticky)
+    for inner, disk in failing(fresh_disk(FakeClock()).crash, fault, sticky=sticky):
+        clock = FakeClock()
         acknowledged, ending, done = run_until_it_fails(disk, clock)
         with opened(PATH, clock, inner) as q:
             clock.move(100)
             left = Counter(item.value for item in q.get_many(100, timeout=0))
         for value in acknowledged - ending:
-            assert left[value] == 1, (at, disk.failed, value)
+            assert left[value] == 1, (disk.calls, disk.failed, value)
         for value in done:
-            assert left[value] == 0, (at, disk.failed, value)
-        if disk.calls < at:
-            break
-    assert at > 10
+            assert left[value] == 0, (disk.calls, disk.failed, value)
 
 
 def run_until_it_fails(disk: Disk, clock: FakeClock) -> tuple[set[bytes], set[bytes], set[bytes]]:
@@ -164,12 +144,7 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
     for item in q.get_many(2, timeout=0):
         item.fail("why")
         disk.mark(item.value)
-    kill(q)
-    clock.move(1)
-    clock.reboot()
-    count = 0
-    for crash in disk.crash_states(since=since):
-        count += 1
+    for crash in crashes(disk, q, clock, since, more_than=50):
         given_up = set(crash.marks)
         with opened(PATH, clock, crash.disk) as q:
             clock.move(100)
@@ -182,7 +157,6 @@ def test_a_dead_letter_is_written_once_and_its_item_is_not_lost() -> None:
             for item in items:
                 item.fail("again")
         assert letters(crash.disk) == {b"a": 1, b"b": 1}, crash.step
-    assert count > 50
 
 
 @pytest.mark.parametrize("days", [0, 1000, -1000])
@@ -190,20 +164,13 @@ def test_redriven_dead_letters_are_delivered_once_after_any_crash(days: int) -> 
     clock = FakeClock()
     disk = CrashDisk()
     q = opened(PATH, clock, disk)
-    q.put_many([b"a", b"b", b"c"])
-    for item in q.get_many(3, timeout=0):
-        item.fail("why")
+    fail_all(q, b"a", b"b", b"c")
     q.sync()
     since = disk.settle()
     assert q.redrive(1) == 1
     assert q.redrive() == 2
     disk.mark("back")
-    kill(q)
-    clock.move(1)
-    clock.reboot(set_by_s=days * 86400)
-    count = 0
-    for crash in disk.crash_states(since=since):
-        count += 1
+    for crash in crashes(disk, q, clock, since, more_than=50, set_by_s=days * 86400):
         with opened(PATH, clock, crash.disk) as q:
             clock.move(100)
             q.put(b"new")  # takes the place of a message that the power took
@@ -212,29 +179,25 @@ def test_redriven_dead_letters_are_delivered_once_after_any_crash(days: int) -> 
             assert q.stats().dead == 0
             left = Counter(item.value for item in q.get_many(10, timeout=0))
         assert left == {b"a": 1, b"b": 1, b"c": 1, b"new": 1}, crash.step
-    assert count > 50
 
 
 @pytest.mark.parametrize("fault", ["eio", "short", "sync-loses"])
 def test_redrive_with_every_call_failing(fault: Fault) -> None:
-    for at in itertools.count(1):
-        clock = FakeClock()
-        inner = CrashDisk()
-        with opened(PATH, clock, inner) as q:
-            q.put_many([b"a", b"b"])
-            for item in q.get_many(2, timeout=0):
-                item.fail("why")
-        disk = FaultyDisk(inner, at, fault)
-        failing: JournalQueue | None = None
+    clock = FakeClock()
+
+    def prepared() -> CrashDisk:
+        with opened(PATH, clock, inner := CrashDisk()) as q:
+            fail_all(q, b"a", b"b")
+        return inner
+
+    for inner, disk in failing(prepared, fault):
         with contextlib.suppress(OSError, sej.SejError):
-            failing = opened(PATH, clock, disk)
-            failing.redrive()
-        if failing is not None:
-            kill(failing)
+            q = opened(PATH, clock, disk)
+            try:
+                q.redrive()
+            finally:
+                kill(q)
         with opened(PATH, clock, inner) as q:
             q.redrive()
-            assert Counter(item.value for item in q.get_many(10, timeout=0)) == {b"a": 1, b"b": 1}, (at, disk.failed)
+            assert Counter(item.value for item in q.get_many(10, timeout=0)) == {b"a": 1, b"b": 1}, disk.failed
             assert q.stats().dead == 0
-        if disk.calls < at:
-            break
-    assert at > 10

@@ -1,9 +1,11 @@
-"""The log of a queue says what ``docs/formats/queue.md`` says.
+"""The log of a queue is as ``docs/formats/queue.md`` says, and the pages on queues say what the code does.
 
 :class:`Replay` is a decoder of its own, written from that page. It is compared with the queue after each operation.
 """
 
+import inspect
 import random
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,15 @@ from typing import Any
 import pytest
 
 import sej
+from kestrel.backend import KestrelWorkQueue
+from sej.queue.interface.queue import BACKENDS, CAPABILITIES
 from sej.queue.journal_queue import JournalQueue
+from sej.queue.log import format as made
+from sej.queue.log.format import KINDS, RECORD, WORDS, read_fields
+from sej.queue.log.state import HANDLERS
 from sej.system.checksum import crc32c
 from tests.queue.support import NS, FakeClock, opened
+from textqueue.backend import TextWorkQueue
 
 LEASE, DONE, PICK, WAIT, EXTEND, FREE, DEAD, INTENT = range(1, 9)
 PURGE, DROP, BOOT, START, COUNTS, LOST, BACK = 12, 13, 14, 15, 16, 17, 18
@@ -175,3 +183,87 @@ def test_a_log_that_was_written_by_hand_is_read(tmp_path: Path) -> None:
         assert q.stats().done == 3
         clock.move(9)
         assert {item.value: item.attempts for item in q.get_many(9, timeout=0)}[b"1"] == 3
+
+
+# --- the pages
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+CAN = {
+    "journal": JournalQueue.can,
+    "kestrel": KestrelWorkQueue.can,
+    "libkestrel": KestrelWorkQueue.can,
+    "textqueue": TextWorkQueue.can,
+}
+
+
+def rows(page: str, columns: int) -> list[list[str]]:
+    text = (DOCS / page).read_text()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for row in found if len(row) == columns]
+
+
+def test_the_format_page_shows_every_kind_with_its_meaning() -> None:
+    page = (DOCS / "formats/queue.md").read_text()
+    path, start, end = re.findall(r"literalinclude\} (\S+)\n.*\n:start-after: \"(.*)\"\n:end-before: \"(.*)\"", page)[0]
+    shown = (DOCS / "formats" / path).read_text().split(start, 1)[1].split(end, 1)[0]
+    assert re.findall(r"(?<=\n)# [^\n]+\n(\w+): Final = Kind\((\d+),", shown) == [
+        (kind.name, str(number)) for number, kind in KINDS.items()
+    ]
+
+
+@pytest.mark.parametrize("number", KINDS)
+def test_each_kind_has_one_handler_for_its_fields_and_reads_what_it_wrote(number: int) -> None:
+    kind = KINDS[number]
+    assert HANDLERS.keys() == KINDS.keys()
+    handled = [name.lstrip("_") for name in inspect.signature(HANDLERS[number][0]).parameters if name != "self"]
+    assert handled == list(kind.fields)
+    data = kind(*range(1, len(handled) + 1))
+    assert list(read_fields(data)) == [(kind, dict(zip(handled, range(1, 9), strict=False)))]
+    unused = set(WORDS) - {"kind", *kind.fields.values()}
+    assert not any(value for word, value in zip(WORDS, RECORD.unpack(data), strict=True) if word in unused)
+    assert kind(1) == kind(1, *(0,) * (len(handled) - 1))
+
+
+def test_composed_fields() -> None:
+    [(_, boot)] = read_fields(made.booted(bytes(range(1, 17)), 5, (6 << 32) + 7))
+    assert [f"{boot[name]:x}" for name in ("id_high", "id_low")] == ["102030405060708", "90a0b0c0d0e0f10"]
+    assert (boot["began_ns"], boot["now_high"], boot["now_low"]) == (5, 6, 7)
+    [(_, key)] = read_fields(made.deduped(bytes(range(1, 13)), 5, 6, 7))
+    assert [f"{key[name]:x}" for name in ("key_high", "key_low")] == ["1020304", "5060708090a0b0c"]
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_the_reference_says_what_each_backend_can(backend: str) -> None:
+    shown = dict(rows("reference/queues.md", 2))[backend]
+    found = set(CAPABILITIES) if shown == "everything" else set(re.findall(r"`(\w+)`", shown))
+    assert found == CAN[backend]
+
+
+def test_the_dump_is_that_of_the_codec() -> None:
+    dump = re.search(r"^00000000:.*?^```", (DOCS / "formats/queue.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert dump is not None
+    digits = "".join(
+        "".join(line[10:].split("  ", 1)[0].split()) for line in dump[0].splitlines() if line.startswith("0")
+    )
+    assert bytes.fromhex(digits) == made.head(42, "") + made.DONE(7, 8)
+
+
+def test_short_cuts_write_what_the_table_says() -> None:
+    assert made.one_done(7, 5) == made.DONE(7, 8, 5)
+    assert made.picked(7, 3, 2, 5, -1, 9, 77) == made.PICK(7, 3, 2, 5, -1, 9, 77)
+    [(kind, fields)] = read_fields(made.leased(3, 9, 2, 5, 77))
+    assert (kind.number, fields) == (
+        1,
+        {"first": 3, "stop": 9, "attempt": 1, "holder": 2, "deadline_ns": 5, "stamp": 77},
+    )
+
+
+def test_a_head_names_its_queue() -> None:
+    assert made.read_head(made.head(42, "jobs"), "jobs") == 42
+    assert made.read_head(made.head(42, "jobs")[:-1] + b"x", "jobs") is None
+    assert made.read_head(made.head(42, "jobs"), "mails") is None
+
+
+def test_priorities_and_timestamps_have_a_sign() -> None:
+    assert RECORD.unpack(made.PICK(3, 1, 2, 5, -3)) == (3, -3, 1, 2, 3, 0, 5, 0)
+    assert RECORD.unpack(made.EXPIRE(3, -1, 7, 5)) == (9, 0, 0, 0, 3, 2**64 - 1, 5, 7)

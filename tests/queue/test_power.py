@@ -13,8 +13,7 @@ from sej.queue.journal_queue import JournalQueue
 from sej.queue.log.format import RECORD_SIZE
 from sej.system.disk import File
 from tests.crash.disk import CrashDisk
-from tests.queue.support import FakeClock, kill, opened, values
-from tests.queue.test_dedupe import DiedError, dies_before_the_message
+from tests.queue.support import FakeClock, crashes, dying, fail_all, kill, opened, values
 from tests.sej.hooks import HookedDisk, until
 
 PATH = "/q"
@@ -104,16 +103,10 @@ def test_a_message_in_the_place_of_a_lost_one_is_delivered(act: Callable[[Journa
     q.sync()
     since = len(disk.trace)
     act(q)
-    kill(q)
-    clock.move(1)
-    clock.reboot()
-    count = 0
-    for crash in disk.crash_states(since=since):
-        count += 1
+    for crash in crashes(disk, q, clock, since, more_than=10):
         with opened(PATH, clock, crash.disk) as q:
             q.put_many([b"new", b"newer"])
             assert [value for value in values(q) if value != b"old"] == [b"new", b"newer"], crash.step
-    assert count > 10
 
 
 def test_a_known_dedupe_key_means_a_message_on_the_disk() -> None:
@@ -129,10 +122,8 @@ def test_a_known_dedupe_key_means_a_message_on_the_disk() -> None:
 @pytest.mark.parametrize("wishes", [{"expire_s": 1}, {"expire_s": 1, "delay_s": 0.5}, {"expire_s": 1, "priority": 1}])
 def test_a_message_in_the_place_of_one_that_was_never_written_keeps_its_expiry(tmp_path: Path, wishes: Any) -> None:
     clock = FakeClock()
-    dying = opened(tmp_path, clock, dies_before_the_message())
-    with pytest.raises(DiedError):
-        dying.put(b"never written", delay_s=1000)
-    kill(dying)
+    with dying(tmp_path, clock) as q:
+        q.put(b"never written", delay_s=1000)
     with opened(tmp_path, clock) as q:
         assert q.put(b"expires", **wishes) == 0
         clock.move(2)
@@ -142,10 +133,10 @@ def test_a_message_in_the_place_of_one_that_was_never_written_keeps_its_expiry(t
 def test_records_that_the_disk_lost_end_what_syncs_in_the_background(tmp_path: Path) -> None:
     """The caller gets an error. The queue does not continue without syncs."""
     clock = FakeClock()
-    dying = opened(tmp_path, clock)
-    dying.put_many([b"v"] * 3)
-    dying.done_many(dying.get_many(1, timeout=0))
-    kill(dying)
+    killed = opened(tmp_path, clock)
+    killed.put_many([b"v"] * 3)
+    killed.done_many(killed.get_many(1, timeout=0))
+    kill(killed)
     q = opened(tmp_path, clock, durability="interval", sync_interval_s=3600)
     (item,) = q.get_many(1, timeout=0)
     with open(tmp_path / "ofs" / "worker.queue", "r+b") as log:  # a page that was never written is read again
@@ -206,3 +197,68 @@ def test_a_log_that_failed_in_the_background_replaces_no_error_of_the_block(tmp_
 
     with pytest.raises(KeyError):
         doomed()
+
+
+# --- dedupe keys whose message was never written: another one takes its offset, and retention takes that one
+
+
+def work_on(path: Path, clock: FakeClock) -> None:
+    """Others put, take and end, the head is kept, and retention takes what is done."""
+    with opened(path, clock, segment_bytes=100) as q:
+        for _ in range(20):
+            q.put(b"other")
+        clock.move(2)
+        q.done_many(q.get_many(100, timeout=0))
+    assert sej.Journal(path).clean(max_bytes=0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_key_whose_putter_died_is_free_when_its_offset_is_another_messages_and_gone(
+    tmp_path: Path, again: bool
+) -> None:
+    clock = FakeClock()
+    with dying(tmp_path, clock) as q:
+        q.put(b"job", dedupe_key=b"job")
+    with opened(tmp_path, clock) as q:
+        if again:
+            q.put(b"job", dedupe_key=b"job")
+        q.put(b"kept", dedupe_key=b"kept")
+    work_on(tmp_path, clock)
+    with opened(tmp_path, clock) as q:
+        assert q.put(b"kept", dedupe_key=b"kept") == int(again)
+        offset = q.put(b"job", dedupe_key=b"job")
+        found = [item.value for item in q.get_many(10, timeout=0)]
+    assert (offset, found) == ((0, []) if again else (21, [b"job"]))
+
+
+def test_a_dead_letter_comes_back_though_who_put_it_back_died_and_another_message_took_its_place(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    with opened(tmp_path, clock) as q:
+        fail_all(q, b"job")
+    with dying(tmp_path, clock) as q:
+        q.redrive()
+    work_on(tmp_path, clock)
+    with opened(tmp_path, clock) as q:
+        assert q.redrive() == 1
+        assert [item.value for item in q.get_many(10, timeout=0)] == [b"job"]
+
+
+def test_who_wrote_a_message_has_no_need_to_compare_it_with_its_key(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with dying(tmp_path, clock) as q:
+        q.put_many([b"x", b"y"], dedupe_keys=[b"x", b"y"])
+    with opened(tmp_path, clock) as q, opened(tmp_path, clock) as other:
+        q.put(b"a", dedupe_key=b"a")  # below one that was never written: it is compared all the same
+        q.put_many([b"b", b"c"])
+        q.put_many([b"d", b"e"], dedupe_keys=[b"d", b"e"])
+        assert [offset for offset, *_ in q._core.log.state.dedupe.unproven(9)] == [0, 1]
+        q.done_many(q.get_many(9, timeout=0))
+        other.stats()
+        assert [offset for offset, *_ in other._core.log.state.dedupe.unproven(9)] == [0, 0, 1, 3, 4]
+        other._core.log.prepare_head()
+        assert [offset for offset, *_ in other._core.log.state.dedupe.unproven(9)] == [0, 1]
+    with opened(tmp_path, clock) as q:
+        assert q._core.log.state.dedupe.unproven(9) == []
+        assert [q.put(key, dedupe_key=key) for key in (b"a", b"d", b"e", b"x", b"y")] == [0, 3, 4, 5, 6]

@@ -54,18 +54,15 @@ class TestContract:
             assert (item.value, item.message.key, item.attempts) == (b"job", b"key", 1)
             item.extend(60.0)
             item.done()
+            with pytest.raises(sej.LeaseLostError, match=r"ended here already$"):
+                item.done()
             take(q).retry(delay_s=5.0)
-            take(q).fail("why")
+            with take(q) as item:
+                item.fail("why")
             with take(q):
                 pass
             assert tuple(q.stats().values())[:5] == (0, 1, 0, 2, 1)
             assert q.get(timeout=0.0) is None
-
-    def test_an_item_that_was_ended_in_its_block_is_not_ended_again(self, q: JournalQueue) -> None:
-        q.put(b"job")
-        with take(q) as item:
-            item.fail("bad")
-        assert q.stats().dead == 1
 
 
 class TestOrder:
@@ -159,13 +156,6 @@ class TestLeases:
             with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
                 call()
 
-    def test_a_second_end_is_refused(self, q: JournalQueue) -> None:
-        q.put(b"job")
-        item = take(q)
-        item.done()
-        with pytest.raises(sej.LeaseLostError, match=r"ended here already$"):
-            item.done()
-
     def test_done_many_ends_what_it_can(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
             one.put_many([b"a", b"b", b"c"])
@@ -176,13 +166,6 @@ class TestLeases:
                 one.done_many(items)
             assert caught.value.offset == 0
             assert tuple(one.stats().values())[:5] == (0, 0, 1, 2, 0)
-
-    def test_a_wall_clock_that_jumps_does_nothing(self, q: JournalQueue, clock: FakeClock) -> None:
-        q.put(b"later", delay_s=10)
-        clock.wall -= 10**6 * NS
-        assert q.get(timeout=0) is None
-        clock.boot += 10 * NS
-        assert take(q).value == b"later"
 
 
 class TestDeadLetters:
@@ -323,14 +306,6 @@ class TestPutting:
             clock.move(61)
             assert one.put(b"a", dedupe_key=b"1") == 2
 
-    def test_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
-        q.put(b"short", expire_s=5)
-        q.put(b"short and delayed", expire_s=5, delay_s=1)
-        q.put(b"long", expire_s=50)
-        q.put(b"for ever")
-        clock.move(6)
-        assert values(q) == [b"long", b"for ever"]
-
     def test_an_exclusive_writer_is_named(self, tmp_path: Path, clock: FakeClock) -> None:
         with sej.Writer(tmp_path) as w:
             w.append(b"job")
@@ -383,20 +358,6 @@ class TestWhole:
         move(tmp_path, 3)
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"d"]
-
-    def test_retention_waits_for_the_head(self, tmp_path: Path, clock: FakeClock) -> None:
-        with opened(tmp_path, clock, segment_bytes=100) as q:
-            q.put_many([b"%d" % n * 50 for n in range(9)])
-            for _ in range(10):
-                q.put(b"x" * 60)
-            journal = sej.Journal(tmp_path)
-            assert journal.clean(max_bytes=1) == []
-            for item in q.get_many(12, timeout=0):
-                item.done()
-        journal.clean(max_bytes=1)
-        with opened(tmp_path, clock) as q:
-            assert 0 < journal.first_offset <= 12
-            assert len(values(q)) == 7
 
     def test_items_that_retention_deleted_are_counted_reported_once_and_skipped(
         self, tmp_path: Path, clock: FakeClock
@@ -598,42 +559,25 @@ class TestWhole:
             with pytest.raises(queue.Full):
                 adapter.put_nowait(b"y")
             adapter.join(0.01)
-            assert adapter.get() == b"x"
-            adapter.task_done()
-            adapter.join()
 
 
 class TestDamage:
     def log(self, path: Path) -> Path:
         return path / "ofs" / "worker.queue"
 
-    def fill(self, path: Path, clock: FakeClock) -> None:
-        q = opened(path, clock)
+    @pytest.mark.parametrize(("damage", "step"), [("cut", 7), ("a wrong byte", 3)])
+    def test_no_damage_of_the_log_loses_an_item(self, tmp_path: Path, clock: FakeClock, damage: str, step: int) -> None:
+        q = opened(tmp_path, clock)
         q.put_many([b"%d" % n for n in range(10)])
-        items = q.get_many(8, timeout=0)
-        for item in items[:6]:
-            item.done()
+        q.done_many(q.get_many(8, timeout=0)[:6])
         kill(q)
-
-    def test_every_cut_of_the_log_loses_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
-        self.fill(tmp_path, clock)
         whole = self.log(tmp_path).read_bytes()
-        for cut in range(0, len(whole), 7):
-            self.log(tmp_path).write_bytes(whole[:cut])
+        for at in range(0, len(whole), step):
+            wrong = bytes([whole[at] ^ 0x41]) + whole[at + 1 :] if damage == "a wrong byte" else b""
+            self.log(tmp_path).write_bytes(whole[:at] + wrong)
             (tmp_path / "ofs" / "worker.ofs").unlink()
             with opened(tmp_path, clock) as q:
-                found = values(q)
-                assert found[-4:] == [b"6", b"7", b"8", b"9"], cut
-
-    def test_every_wrong_byte_loses_nothing(self, tmp_path: Path, clock: FakeClock) -> None:
-        self.fill(tmp_path, clock)
-        whole = self.log(tmp_path).read_bytes()
-        for at in range(0, len(whole), 3):
-            self.log(tmp_path).write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
-            (tmp_path / "ofs" / "worker.ofs").unlink()
-            with opened(tmp_path, clock) as q:
-                if at < len(whole) - RECORD_SIZE:
-                    assert q.recovered is not None
+                assert q.recovered is not None or not wrong or at >= len(whole) - RECORD_SIZE
                 assert values(q)[-4:] == [b"6", b"7", b"8", b"9"], at
         assert list((tmp_path / "kept").iterdir())
 

@@ -23,9 +23,20 @@ import sej
 from sej.queue.interface.values import MISSED
 from sej.queue.journal_queue import JournalQueue
 from tests.cli.inside import inside
-from tests.crash.disk import CrashDisk, FaultyDisk
-from tests.queue.support import FAKETIME, NS, FakeClock, kill, opened, take
-from tests.queue.test_dedupe import DiedError, dies_before_the_message
+from tests.crash.disk import CrashDisk
+from tests.queue.support import (
+    FAKETIME,
+    NS,
+    DiedError,
+    FakeClock,
+    crashes,
+    dies_before_the_message,
+    dying,
+    failing,
+    kill,
+    opened,
+    take,
+)
 from tests.sej.hooks import until
 
 DAY = 86_400
@@ -243,10 +254,8 @@ def test_a_process_that_dies_before_the_message_is_found_out(tmp_path: Path, clo
         with opened(tmp_path, clock) as q:
             first = q.put(b"a", every=60, schedule=str(other))
         clock.move(61)
-        dying = opened(tmp_path, clock, dies_before_the_message())
-        with pytest.raises(DiedError):
-            dying.get(timeout=0)
-        kill(dying)
+        with dying(tmp_path, clock) as q:
+            q.get(timeout=0)
         if other:
             with sej.SharedWriter(tmp_path) as w:
                 w.append(b"another")
@@ -272,11 +281,7 @@ def test_every_crash_state(clock: FakeClock) -> None:
             disk.mark(("ending", at_of(item)))
             item.done()
             disk.mark(("done", at_of(item)))
-    kill(q)
-    clock.reboot()
-    count = 0
-    for crash in disk.crash_states(since=since):
-        count += 1
+    for crash in crashes(disk, q, clock, since, more_than=40):
         with opened(PATH, clock, crash.disk, durability="disk") as q:
             found = Counter(at for _, at in made(q))
             times = {first + n * 100 * NS for n in range(3)}
@@ -285,27 +290,27 @@ def test_every_crash_state(clock: FakeClock) -> None:
                 assert set(found) >= times - marks["ending"], crash.step
             assert not marks["done"] & set(found) and max(found.values(), default=1) == 1
             assert set(found) <= times
-    assert count > 40
 
 
 def test_a_disk_that_fails_at_any_call(clock: FakeClock) -> None:
     """Every failure is raised or warned about; afterwards the times have their items."""
-    for at in range(1, 200):
-        inner, clock = CrashDisk(), FakeClock()
-        with opened(PATH, clock, inner) as q:
-            first = q.put(b"a", every=100, schedule="s", missed="all")
-        clock.move(250)
-        disk, failing = FaultyDisk(inner, at, "eio"), None
+    first = clock.wall + 100 * NS
+
+    def prepared() -> CrashDisk:
+        with opened(PATH, FakeClock(), inner := CrashDisk()) as q:
+            assert q.put(b"a", every=100, schedule="s", missed="all") == first
+        return inner
+
+    clock.move(250)
+    for inner, disk in failing(prepared):
         with suppress(OSError, sej.SejError, RuntimeWarning):
-            failing = opened(PATH, clock, disk)
-            failing.get_many(9, timeout=0)
-        if failing is not None:
-            kill(failing)
+            q = opened(PATH, clock, disk)
+            try:
+                q.get_many(9, timeout=0)
+            finally:
+                kill(q)
         with opened(PATH, clock, inner) as q:
             assert [at for _, at in made(q)] == [first, first + 100 * NS]
-        if disk.calls < at:
-            break
-    assert at > 10
 
 
 def test_while_a_writer_has_the_journal_other_items_are_delivered(tmp_path: Path) -> None:
@@ -533,12 +538,12 @@ class Machine(RuleBasedStateMachine):
     def die(self) -> None:
         """A process dies between the record and the message."""
         self.model.look(self.clock.wall, dies=True)
-        dying = opened(self.folder.name, self.clock, dies_before_the_message())
+        q = opened(self.folder.name, self.clock, dies_before_the_message())
         try:
-            dying.get(timeout=0)
+            q.get(timeout=0)
         except DiedError:
-            kill(dying)
-        dying.close()
+            kill(q)
+        q.close()
 
     @rule()
     def reboot(self) -> None:
