@@ -1,8 +1,9 @@
-"""The one suite that any backend passes, and the table of what each can and cannot."""
+"""The one suite that any backend passes, the table of what each can and cannot, and durations as text."""
 
 import threading
 import tomllib
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import sej
 from sej.queue.interface.queue import BACKENDS, CAPABILITIES
-from tests.queue.support import take
+from sej.queue.journal_queue import JournalQueue
+from tests.queue.support import FakeClock, take
 
 ROOT = Path(__file__).parent.parent.parent
 PATHS = {"journal": "jobs", "textqueue": "jobs.tq", "kestrel": "jobs", "libkestrel": "jobs"}
@@ -268,12 +270,6 @@ def test_a_text_queue_refuses_what_its_format_cannot_store(tmp_path: Path, value
     assert not (tmp_path / "jobs.tq").exists()
 
 
-@pytest.mark.parametrize("backend", sorted(set(BACKENDS) - {"journal"}))
-def test_an_option_of_another_backend_is_refused(backend: str, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="has no option 'maxsize'"):
-        open_backend(backend, tmp_path, maxsize=3)
-
-
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_a_misspelt_option_of_open_queue_is_recognised(backend: str, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"has no option 'serialiser'; did you mean 'serializer'\?"):
@@ -283,3 +279,62 @@ def test_a_misspelt_option_of_open_queue_is_recognised(backend: str, tmp_path: P
 def test_the_lease_of_a_text_queue_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lease_s must be more than 0 seconds, got 0"):
         open_backend("textqueue", tmp_path, lease_s=0)
+
+
+# --- durations
+
+
+def test_a_delay_ends_when_it_says(tmp_path: Path, clock: FakeClock) -> None:
+    with JournalQueue(tmp_path, "q", clock=clock) as q:
+        q.put(b"a", delay_s="1h30m")
+        clock.move(5399)
+        assert q.get(timeout="0s") is None
+        clock.move(2)
+        item = q.get(timeout="3s")
+        assert item is not None
+        item.retry(delay_s="5m")
+        clock.move(299)
+        assert q.get(timeout=0) is None
+        clock.move(2)
+        assert q.get(timeout=0) is not None
+
+
+def test_every_number_of_seconds_may_be_a_timedelta(tmp_path: Path, clock: FakeClock) -> None:
+    span = timedelta(milliseconds=10)
+    with JournalQueue(tmp_path, "q", clock=clock, lease_s=timedelta(minutes=1), lock_timeout=span) as q:
+        assert q.lease_s == 60.0
+        q.put(b"a", delay_s=timedelta(seconds=3), expire_s=timedelta(days=1), timeout=span)
+        assert q.get(span) is q.get(timedelta()) is None
+        clock.move(3)
+        item = q.get(span)
+        assert item is not None
+        item.extend(timedelta(minutes=2))
+        item.retry(timedelta(hours=1))
+        assert not q.wait_empty(span)
+        with pytest.raises(ValueError, match=r"delay_s must be 0 seconds or more, got -1\.0"):
+            q.put(b"b", delay_s=timedelta(seconds=-1))
+
+
+def test_every_backend_takes_a_lease_as_text(backend: str, tmp_path: Path) -> None:
+    with open_backend(backend, tmp_path, lease_s="1h") as q:
+        q.put(b"a")
+        item = q.get(timeout="1s")
+        assert item is not None
+        if "extend" in q.can:
+            item.extend("2h")
+        item.done()
+        assert q.wait_empty("1s")
+
+
+def test_what_is_not_a_duration_is_refused(tmp_path: Path) -> None:
+    text = "delay_s must be a number of seconds, or a duration such as '90s', .* got 'soon'"
+    with sej.open_queue(tmp_path / "q", "worker") as q, pytest.raises(ValueError, match=text):
+        q.put(b"a", delay_s="soon")
+
+
+def test_zero_as_text_does_not_need_what_a_backend_cannot_do(tmp_path: Path) -> None:
+    with sej.open_queue(tmp_path / "q.tq", "worker") as q:
+        q.put(b"a", delay_s="0s")
+        with pytest.raises(sej.UnsupportedError):
+            q.put(b"b", delay_s="1s")
+        assert len(q) == 1
