@@ -48,7 +48,7 @@ from sej.queue.listing import QueueLook, counted
 from sej.queue.log import format as records
 from sej.queue.log.format import NO_RESULT, RESULT_KEPT, headers_of, stamp_of
 from sej.queue.put import Putter, Scheduler
-from sej.queue.take import PROBE_NS, WHOLE, Taker, kinds_of, require_limit, require_rate
+from sej.queue.take import PROBE_NS, Taker, kinds_of, require_limit, require_rate
 from sej.system.clock import SYSTEM, Clock, span_ns
 from sej.system.disk import OS, Disk
 from sej.system.watch import Watch
@@ -340,7 +340,7 @@ class JournalQueue(WorkQueue):
             self.dead_letter, self.recovered = core.letters.path, core.log.recovered
             self._clock = clock
             self._judge_at = self._look_at = 0
-            self._taker = Taker(core, WHOLE._replace(concurrency=concurrency, rate=rate))
+            self._taker = Taker(core, Limit("", concurrency, rate))
             self._putter = Putter(core, maxsize=maxsize, window_ns=span_ns(dedupe_window_s))
             self._scheduler = Scheduler(core, self._putter)
             self._look = QueueLook(self.path, name, dead_letter=self.dead_letter, clock=clock, disk=disk)

@@ -75,10 +75,6 @@ def kinds_of(limit: Limit) -> Kinds:
     return Kinds(*limit, *((1, 0) if limit.rate is None else parse_rate(limit.rate)))
 
 
-WHOLE: Final = Limit("")
-"""A limit of the whole queue, without a figure."""
-
-
 class Source(Protocol):
     """Finds the next item of a queue with an order of keys, or with limits by kind."""
 
@@ -109,7 +105,7 @@ class Taker:
         self.source: Source | None = None
         self._log = core.log
         self._limit = kinds_of(limit)
-        self.limited = limit != WHOLE
+        self.limited = self._limit != Kinds()
         self._max_bytes: int | None = None
         self.full = self.unfinished = False
         self._probe_at = self._dead_letter_at = 0

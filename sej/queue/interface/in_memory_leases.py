@@ -21,7 +21,7 @@ from sej.system.watch import Watch
 class HeldItem(Item):
     """An item held by the object that took it."""
 
-    __slots__ = ("_bytes", "_hold", "_lost", "_position", "place")
+    __slots__ = ("_bytes", "_hold", "_position", "place")
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class HeldItem(Item):
         self._hold = hold
         self.place = place
         self._position = position
-        self._lost = False
 
     @property
     def _data(self) -> bytes:
@@ -90,7 +89,7 @@ class HeldItem(Item):
             self._end(self._is_held() and self._hold.give_back(), back=True)
 
     def _is_held(self) -> bool:
-        return not (self.ended or self._lost)
+        return self in self._queue._held
 
     def _end(self, held: bool, *, back: bool = False) -> None:
         self._require_held(held)
@@ -100,8 +99,8 @@ class HeldItem(Item):
     def _require_held(self, held: bool) -> None:
         """Raise an error if the backend no longer holds the item; the caller has the guard."""
         if not held:
-            self._lost = True
-            self._queue.lost(self)
+            if self in self._queue._held:
+                self._queue._held.remove(self)
             raise LeaseLostError(
                 "this item is not held here any more: it was ended, or another process took, returned or edited it",
                 path=self._queue.path,
@@ -143,11 +142,6 @@ class HoldingQueue(WorkQueue):
         self._held.remove(item)
         if not back:
             self._tries.pop(item.place, None)
-
-    def lost(self, item: HeldItem) -> None:
-        """Record that an item is no longer held: another process has it, or it was removed."""
-        if item in self._held:
-            self._held.remove(item)
 
     @abstractmethod
     def _reserve(self) -> HeldItem | None:

@@ -368,11 +368,12 @@ class QueueLog:
     def prepare_head(self) -> None:
         """Sync what :meth:`keep_head` relies on, without the lock, so that no process waits for that."""
         value = self.state.head()
-        if value != self.state.kept and value > self._synced_to:
+        if value == self.state.kept:
+            return
+        if value > self._synced_to:
             sync_up_to(self._directory, value, self.tail)
             self._synced_to = value
-        if value != self.state.kept:
-            self._compare_keys(value)
+        self._compare_keys(value)
 
     def fail(self, error: BaseException) -> None:
         """Let every later call of the queue raise."""
