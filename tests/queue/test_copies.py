@@ -11,6 +11,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalQueue
+from tests.queue.support import take
 
 ITEMS = 12
 PARTS = ["ofs/w.check", "ofs/w.ofs", "ofs/w.queue"]
@@ -31,8 +32,7 @@ def work(path: Path, count: int) -> None:
     for _ in range(count):
         os.link(path / "ofs" / "w.ofs", path / f"old.{len(list(path.iterdir()))}")
         with queue(path) as q:
-            item = q.get(timeout=0)
-            assert item is not None
+            item = take(q)
             item.done()
 
 

@@ -12,7 +12,7 @@ import sej
 from sej.queue.journal_queue import JournalQueue
 from sej.system.disk import Disk, Mode, OsDisk, OsFile
 from tests.crash.disk import CrashDisk
-from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock
+from tests.queue.support import SMALL_FILE_SYSTEM, FakeClock, take
 
 ROOM = 1 << 20
 SEGMENT = 1 << 15
@@ -75,8 +75,7 @@ def test_on_a_full_disk_a_schedule_waits_and_other_work_is_ended(again: bool, di
     done: list[bytes] = []
     while len(done) < len(put):
         clock.move(11 if again else 0.01)  # it is tried every 10 seconds
-        item = q.get(timeout=0)
-        assert item is not None
+        item = take(q)
         done.append(item.value)
         item.done()
     assert sorted(done) == put
@@ -114,8 +113,7 @@ def test_on_a_full_disk_work_is_ended_and_after_clean_it_is_put_again(
 def test_a_dead_letter_is_written_on_a_full_disk(disk: CrashDisk, tmp_path: Path) -> None:
     q = queue(tmp_path, disk)
     fill(q)
-    item = q.get(timeout=0)
-    assert item is not None
+    item = take(q)
     item.fail("broken")
     assert q.stats().dead == 1
     letters = list(sej.dead_letters(q.dead_letter, disk=disk))
@@ -158,8 +156,7 @@ def test_items_are_taken_though_the_reserve_is_too_small_for_a_new_file(tmp_path
         q.put_many([b"a", b"b", b"c"])
         disk.full = True
         for _ in range(3):
-            item = q.get(timeout=0)
-            assert item is not None
+            item = take(q)
             item.done()
             clock.move(2)  # after a second, the next get saves the position
         assert q.get(timeout=0) is None

@@ -210,8 +210,7 @@ class TestPause:
     ) -> None:
         with opened(tmp_path, clock, order=order) as q:
             fill(q, 3)
-            first = q.get(timeout=0)
-            assert first is not None
+            first = take(q)
             q.pause()
             assert q.get(timeout=0) is None
             first.done()
@@ -289,8 +288,7 @@ class TestRate:
     def test_a_reboot_does_not_fill_the_bucket(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock, rate="2/h") as q:
             fill(q)
-            for item in q.get_many(2, timeout=0):
-                item.done()
+            q.done_many(q.get_many(2, timeout=0))
         clock.reboot()
         with opened(tmp_path, clock, rate="2/h") as q:
             assert taken(q) == []

@@ -18,6 +18,7 @@ import sej
 from sej.queue.listing import QueueLook
 from tests.crash.harness import fork, seeded_random
 from tests.forking import Program
+from tests.queue.support import take
 from tests.sej.interrupts import locked_below
 
 EVERY_S = 0.05
@@ -177,8 +178,7 @@ def test_a_process_of_another_time_namespace_takes_no_item_early(shift_s: int, t
     with sej.open_queue(tmp_path / "q", lease_s=60) as q:
         q.put(b"held")
         q.put(b"delayed", delay_s=300)
-        item = q.get(timeout=0)
-        assert item is not None
+        item = take(q)
         found = subprocess.run([*unshare, sys.executable, "-c", there, q.path], check=True, capture_output=True)
         assert found.stdout == b"None Stats(ready=0, delayed=1, leased=1, done=0, dead=0, lost=0)\n"
         item.done()

@@ -629,8 +629,7 @@ class TestDamage:
     def test_a_journal_that_lost_messages_is_not_taken_for_done(self, tmp_path: Path, clock: FakeClock) -> None:
         q = opened(tmp_path, clock)
         q.put_many([b"a", b"b", b"c"])
-        for item in q.get_many(3, timeout=0):
-            item.done()
+        q.done_many(q.get_many(3, timeout=0))
         kill(q)
         (segment,) = (tmp_path / "jnl").iterdir()
         segment.write_bytes(segment.read_bytes()[:27])  # what a power loss may leave of bytes that were not synced
@@ -748,8 +747,7 @@ def test_a_sync_of_a_queue_that_was_closed_because_it_failed_names_the_failure(q
 def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -> None:
     with sej.open_queue(tmp_path, "worker") as q:
         q.put_many([b"a", b"b"])
-        for item in q.get_many(2, timeout=1):
-            item.done()
+        q.done_many(q.get_many(2, timeout=1))
     for file in (tmp_path / "jnl").iterdir():
         file.unlink()
     for _ in range(2):  # with its log, and without
@@ -765,8 +763,7 @@ def test_a_replaced_journal_is_an_error_and_not_taken_for_done(tmp_path: Path) -
 def test_a_queue_whose_directory_was_moved_creates_nothing_at_the_old_path(tmp_path: Path) -> None:
     q = sej.open_queue(tmp_path / "old", "jobs")
     q.put(b"a")
-    item = q.get(timeout=0)
-    assert item is not None
+    item = take(q)
     item.done()
     (tmp_path / "old").rename(tmp_path / "new")
     for act in (lambda: q.put(b"b"), lambda: q.get(timeout=0), q.close):

@@ -16,7 +16,7 @@ import pytest
 
 import sej
 from sej.queue.journal_queue import JournalItem, JournalQueue
-from tests.queue.support import FakeClock, opened
+from tests.queue.support import FakeClock, opened, take
 from tests.sej.hooks import until
 
 
@@ -118,8 +118,7 @@ def test_until_empty_waits_for_a_retry_and_for_an_item_of_another_worker(tmp_pat
     clock = FakeClock()
     with opened(tmp_path / "q", clock) as q, opened(tmp_path / "q", clock) as other:
         q.put_many([b"held", b"retried"])
-        held = other.get(0)
-        assert held is not None
+        held = take(other)
 
         def handle(item: sej.Item) -> None:
             if item.attempts == 1:
