@@ -183,12 +183,9 @@ class TestTraceContext:
         assert trace.get_current_span().get_span_context().trace_id == 0
 
     def test_the_header_is_that_of_the_standard(self, q: JournalQueue) -> None:
-        token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(SPAN)))
-        try:
+        with trace.use_span(trace.NonRecordingSpan(SPAN)):
             q.put(b"1")
             q.put(b"2", headers={"traceparent": "mine"})
-        finally:
-            context.detach(token)
         assert [item.headers for item in q.items()] == [{"traceparent": TRACEPARENT}, {"traceparent": "mine"}]
 
     def test_baggage_that_does_not_fit_is_left_out(self, q: JournalQueue) -> None:

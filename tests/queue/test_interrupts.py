@@ -182,35 +182,27 @@ def test_a_search_for_the_end_that_is_interrupted_leaves_no_lock(tmp_path: Path)
         assert place > 100
 
 
-def test_a_redrive_whose_exit_is_interrupted_releases_the_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "act", "lock"),
+    [
+        (sej.Offset, lambda stage: stage.q.redrive(), "redrive"),
+        (sej.Writer, lambda stage: stage.held[0].fail("why"), "dead"),
+    ],
+)
+def test_an_exit_that_is_interrupted_leaves_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, act: Any, lock: str
 ) -> None:
-    """The frames of the error keep the reader: it must not take their end to release its lock."""
+    """The frames of the error keep the object: it must not take their end to release its lock."""
 
-    class Interrupted(sej.Offset):
-        def __exit__(self, *_: object) -> None:
-            raise Interrupt
+    def interrupted(*_: object) -> None:
+        raise Interrupt
 
     stage = Stage(tmp_path)
-    monkeypatch.setattr("sej.queue.dead_letters.Offset", Interrupted)
-    with pytest.raises(Interrupt) as caught:
-        stage.q.redrive()
-    assert not [name for name in locked_below(stage.path) if "redrive" in name], caught
-    stage.leave()
-
-
-def test_a_letter_whose_writer_is_interrupted_at_its_exit_leaves_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(sej.Writer):
-        def __exit__(self, *_: object) -> None:
-            raise Interrupt
-
-    stage = Stage(tmp_path)
-    monkeypatch.setattr("sej.reading.dead_letters.Writer", Interrupted)
-    with pytest.raises(Interrupt) as caught:
-        stage.held[0].fail("why")
-    assert not [name for name in locked_below(stage.path) if name.startswith("dead")], caught
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "__exit__", interrupted)
+        with pytest.raises(Interrupt) as caught:
+            act(stage)
+    assert not [name for name in locked_below(stage.path) if lock in name], caught
     stage.leave()
 
 

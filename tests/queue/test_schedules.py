@@ -112,21 +112,16 @@ def test_paused_resumed_and_removed_by_name(q: JournalQueue, clock: FakeClock) -
         q.schedules["s"]
 
 
+@pytest.mark.parametrize("every", [1000, 10], ids=["long ago", "in the last minute"])
 @pytest.mark.parametrize(("missed", "times"), [("one", [1]), ("all", [1, 2, 3]), ("skip", []), (None, [1])])
-def test_missed_times(q: JournalQueue, clock: FakeClock, missed: str | None, times: list[int]) -> None:
-    first = q.put(b"a", every=1000, schedule="s", missed=missed)
-    clock.move(3500)
-    assert made(q) == [("s", first + (n - 1) * 1000 * NS) for n in times]
-    clock.move(505)  # 5 seconds late: on time
-    assert made(q) == [("s", first + 3000 * NS)]
-
-
-@pytest.mark.parametrize(("missed", "times"), [("one", [10]), ("all", [10, 20, 30]), ("skip", [10])])
-def test_times_of_the_last_minute(q: JournalQueue, clock: FakeClock, missed: str, times: list[int]) -> None:
-    begin = q.put(b"a", every=10, schedule="s", missed=missed) - 10 * NS
-    clock.move(35)
-    assert made(q) == [("s", begin + at * NS) for at in times]
-    assert q.schedules["s"].next_at == begin + 40 * NS
+def test_missed_times(q: JournalQueue, clock: FakeClock, missed: str | None, times: list[int], every: int) -> None:
+    first = q.put(b"a", every=every, schedule="s", missed=missed)
+    clock.move(3.5 * every)
+    times = [1] if missed == "skip" and every == 10 else times
+    assert made(q) == [("s", first + (n - 1) * every * NS) for n in times]
+    assert q.schedules["s"].next_at == first + 3 * every * NS
+    clock.move(0.5 * every + 5)  # 5 seconds late: on time
+    assert made(q) == [("s", first + 3 * every * NS)]
 
 
 def test_wrong_arguments(q: JournalQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
