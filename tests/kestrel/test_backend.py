@@ -2,7 +2,7 @@
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,15 +166,10 @@ def test_an_item_whose_expiry_the_files_cannot_hold_never_expires(backend: str, 
 @pytest.mark.parametrize(("wrong", "error"), [(2**63, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_a_time_that_the_files_cannot_hold_is_named(wrong: Any, error: type[Exception], tmp_path: Path) -> None:
     with kestrel.Queue(tmp_path, "cars") as cars, segmented.Queue(tmp_path, "jobs") as jobs:
-        calls: tuple[Callable[[], object], ...] = (
-            lambda: cars.put(b"x", expiry=wrong),
-            lambda: cars.put_many([b"x"], expiry=wrong),
-        )
-        for expire in calls:
-            with pytest.raises(error, match="expiry must be"):
-                expire()
-        calls = (lambda: jobs.put(b"x", expire_time=wrong), lambda: jobs.put_many([b"x"], expire_time=wrong))
-        for add in calls:
-            with pytest.raises(error, match="expire_time must be"):
-                add()
+        for call, name in ((cars.put, "expiry"), (jobs.put, "expire_time")):
+            with pytest.raises(error, match=f"{name} must be"):
+                call(b"x", **{name: wrong})
+        for many, name in ((cars.put_many, "expiry"), (jobs.put_many, "expire_time")):
+            with pytest.raises(error, match=f"{name} must be"):
+                many([b"x"], **{name: wrong})
         assert (len(cars), len(jobs.reader())) == (0, 0)

@@ -49,16 +49,6 @@ def test_every_kind_of_bytes_is_a_key() -> None:
         shard.index_of(b"", 11)
 
 
-BATCHES = st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=127)), max_size=40)
-
-
-@given(BATCHES, st.integers(0, 10), st.booleans(), st.booleans())
-def test_the_twins_group_alike(batch: list[tuple[bytes, bytes]], bits: int, own: bool, places: bool) -> None:
-    values, keys = [value for value, _ in batch], [key for _, key in batch]
-    indexes = [len(key) & (2**bits - 1) for key in keys] if own else None
-    assert routing.group(values, keys, bits, indexes, places) == routing.GROUP(values, keys, bits, indexes, places)
-
-
 SOME_KEYS = st.binary(min_size=3, max_size=3) | st.binary(max_size=127)
 NUMBERS = st.tuples(st.integers(0, 255), st.integers(-(2**63), 2**63 - 1))
 
