@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 PACKAGES := sej shard hub textqueue kestrel pipeline
 # What is not written yet is not checked here; tests/house/test_packages.py fails for it.
 TYPED := $(wildcard $(PACKAGES) tests tools demo examples benchmarks)
-CODEC_TESTS = $(wildcard tests/sej tests/golden tests/property $(KESTREL)queue*.py $(KESTREL)segmented_[mq]*.py $(KESTREL)[hi]*.py)
+CODEC_TESTS = $(wildcard tests/sej tests/golden tests/property $(KESTREL)queue*.py $(KESTREL)[hi]*.py)
 KESTREL = tests/kestrel/test_
 # Spark finds its Java here; empty where there is none, and then Spark's tests say so.
 JAVA = JAVA_HOME="$$(cat $(VENV)/java-home 2>/dev/null)"
