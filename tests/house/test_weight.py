@@ -10,9 +10,9 @@ from tools.weight import PACKAGES, WAYS, calls, sizes
 #             code    modules  cython  extensions  callables
 SIZES = {
     "sej": (18_904, 116, 1_198, 1, 43),
-    "shard": (2_593, 15, 160, 1, 9),
+    "shard": (2_508, 12, 160, 1, 9),
     "textqueue": (5_583, 42, 0, 0, 10),
-    "kestrel": (3_797, 28, 781, 1, 14),
+    "kestrel": (3_658, 23, 781, 1, 14),
     "hub": (6_622, 36, 0, 0, 12),
     "pipeline": (6_055, 41, 0, 0, 13),
     "tests": (48_616, 345, 0, 0, 103),
