@@ -223,17 +223,8 @@ def test_anything_anywhere(pristine: Path, tmp_path: Path, torture_s: float) -> 
 @pytest.mark.parametrize("kind", NO_FILES)
 def test_every_package_refuses_what_is_not_a_file(tmp_path: Path, kind: str) -> None:
     """The other packages' files, which all go through the same seam."""
-    tree = shard.Path(tmp_path / "tree", "o", 1)
-    with shard.Writer(tree) as w:
-        w.append(b"v", b"k")
-    with hub.Store(tmp_path / "hub") as store:
-        store.put("a", "j", [sej.Message(0, 1, 0, b"", b"v")])
-    with hub.Merge(tmp_path / "hub", "r") as merge:
-        list(merge)
-        merge.commit()
     (tmp_path / "jobs.tq").write_text("-one\n")
-    with kestrel.Queue(tmp_path / "spool", "cars") as cars:
-        cars.put(b"red")
+    use_all(tmp_path)
 
     def drain() -> int:
         with TextQueue(tmp_path / "jobs.tq") as q, sej.Writer(tmp_path / "to") as w:

@@ -230,27 +230,6 @@ def test_following_works_where_there_is_no_inotify(tmp_path: Path) -> None:
     assert output(NO_INOTIFY, tmp_path) == "True"
 
 
-FORKED = """
-import os, sys, sej
-path = sys.argv[1]
-w = sej.Writer(path)
-with sej.Scanner(path, timeout=0.01) as s:
-    assert s.read() == []  # this process watches
-    child = os.fork()
-    if child == 0:
-        with sej.Scanner(path, timeout=30) as own:
-            os._exit([message.value for message in own.read()] != [b"v"])
-    w.append(b"v")
-    assert s.read(timeout=30)[0].value == b"v"
-print(os.waitpid(child, 0)[1])
-w.close()
-"""
-
-
-def test_parent_and_forked_child_follow_side_by_side(tmp_path: Path) -> None:
-    assert output(FORKED, tmp_path) == "0"
-
-
 @pytest.mark.parametrize("count", [1, 40, 41, 100])
 @pytest.mark.parametrize("has_id", [True, False])
 def test_a_reader_of_a_journal_that_was_created_again_says_so(count: int, has_id: bool, tmp_path: Path) -> None:

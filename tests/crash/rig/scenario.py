@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.crash.rig.machine import Machine, said
-from tests.crash.rig.medium import BLOCK_BYTES, Mark, Record, Subset, marks
+from tests.crash.rig.medium import BLOCK_BYTES, MARKER, Mark, Record, Subset, marks
 from tests.crash.rig.systems import SYSTEMS
-from tests.crash.rig.values import MARKER
 from tests.sej.hooks import until
 
 ROOT: Final = Path(__file__).parent.parent.parent.parent

@@ -28,8 +28,7 @@ import shard
 import textqueue
 from kestrel import segmented
 from sej import codec
-from tests.crash.rig.medium import Mark
-from tests.crash.rig.values import POISON_BYTES, number_of, value
+from tests.crash.rig.medium import POISON_BYTES, Mark, number_of, value
 from tests.sej.hooks import until
 
 FAILURES: Final = (OSError, sej.SejError)

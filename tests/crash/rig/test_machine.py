@@ -18,8 +18,7 @@ import pytest
 from sej.system.disk import OS, File
 from sej.system.durable import require_stored, write_missing
 from tests.crash.rig.machine import FILE_SYSTEMS, Machine
-from tests.crash.rig.medium import marks
-from tests.crash.rig.values import MARKER
+from tests.crash.rig.medium import MARKER, marks
 from tests.sej.hooks import until
 
 ROOT = Path(__file__).parent.parent.parent.parent

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.rig.machine import FILE_SYSTEMS, missing
-from tests.crash.rig.medium import BLOCK_BYTES, Mark, Record, develop, kept, marks, read_log
+from tests.crash.rig.medium import BLOCK_BYTES, Mark, Record, develop, kept, marks, read_log, value
 from tests.crash.rig.systems import judge_journals
-from tests.crash.rig.values import value
 from tests.sej.support import write
 
 DICE = random.Random(1)
