@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import sej
-from sej.codec.format import MAX_OFFSET
 from sej.journal.directory import Directory
 from sej.journal.retention import readers_lock
 from sej.system.disk import OS, Disk, File
@@ -226,25 +225,6 @@ def test_a_turn_continues_after_an_append_that_was_refused_or_empty(tmp_path: Pa
 
         w.turn(append)
     assert values(read_all(tmp_path)) == [b"good"] * 2
-
-
-@pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
-def test_the_largest_offset_is_the_last_one(tmp_path: Path, segment_bytes: int) -> None:
-    last = MAX_OFFSET - 1
-    sej.Writer(tmp_path, first_offset=last - 1).close()
-    with sej.SharedWriter(tmp_path, segment_bytes=segment_bytes) as w:
-        with pytest.raises(sej.InvalidMessageError, match="largest offset"):
-            w.append_many([b"a", b"b", b"c"])
-        assert w.append_many([b"a", b"b"]) == range(last - 1, last + 1)
-        for append in (lambda: w.append(b"c"), lambda: w.append_many([b"c"])):
-            with pytest.raises(sej.InvalidMessageError, match="largest offset"):
-                append()
-        assert w.append_many([]) == range(MAX_OFFSET, MAX_OFFSET)
-    with sej.SharedWriter(tmp_path) as w, pytest.raises(sej.InvalidMessageError, match="largest offset"):
-        w.append(b"c")
-    with sej.Scanner(tmp_path) as s:
-        assert [message.value for message in s] == [b"a", b"b"]
-    assert sej.Journal(tmp_path).verify() == []
 
 
 def test_a_segment_that_is_opened_during_a_sync_stays_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,23 +254,29 @@ def test_a_sync_vouches_for_nothing_that_came_while_it_looked_at_the_lock(
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_a_journal_ends_before_its_offsets_do(python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "segment_bytes"), [(sej.Writer, 1 << 20), (sej.SharedWriter, 1 << 20), (sej.SharedWriter, 1)]
+)
+def test_a_journal_ends_before_its_offsets_do(
+    kind: Any, segment_bytes: int, python: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if python:
         monkeypatch.setattr("sej.writing.appender.Buffer", buffer_reference.Buffer)
-    last = MAX_OFFSET - 1
-    with sej.Writer(tmp_path, first_offset=last - 1) as w:
-        with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):
+    last, refused = MAX_OFFSET - 1, "largest offset.*; continue in another journal"
+    sej.Writer(tmp_path, first_offset=last - 1).close()
+    with kind(tmp_path, segment_bytes=segment_bytes) as w:
+        with pytest.raises(sej.InvalidMessageError, match=refused):
             w.append_many([b"v"] * 3)
         assert w.append_many([b"a", b"b"]) == range(last - 1, last + 1)
-        for call in (
-            lambda: w.append(b"c"),
-            lambda: w.append_many([b"c"]),
-            lambda: w.append_once("n", 1, [b"c"]),
-            lambda: w.end.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")),
-        ):
-            with pytest.raises(sej.InvalidMessageError, match="continue in another journal"):
+        calls: list[Callable[[], object]] = [lambda: w.append(b"c"), lambda: w.append_many([b"c"])]
+        if kind is sej.Writer:
+            calls.append(lambda: w.append_once("n", 1, [b"c"]))
+            calls.append(lambda: w.end.append_encoded(encoded(MAX_OFFSET, 0, 0, b"", b"c")))
+        for call in calls:
+            with pytest.raises(sej.InvalidMessageError, match=refused):
                 call()
-        assert w.offset == MAX_OFFSET
+        assert w.append_many([]) == range(MAX_OFFSET, MAX_OFFSET)
+    with kind(tmp_path) as w, pytest.raises(sej.InvalidMessageError, match=refused):
+        w.append(b"c")
     assert [message.offset for message in read_all(tmp_path)] == [last - 1, last]
     assert sej.Journal(tmp_path).end_offset == MAX_OFFSET and sej.Journal(tmp_path).verify() == []
-    sej.Writer(tmp_path).close()
