@@ -82,15 +82,10 @@ class _RefusedError(Exception):
 
 
 class Caller:
-    """What the calls use of gRPC's context, for one request over HTTP; used by many threads.
-
-    Attributes:
-        opened: set when a follower has passed all checks.
-    """
+    """What the calls use of gRPC's context, for one request over HTTP; used by many threads."""
 
     def __init__(self, request: Request) -> None:
         """Start with a request; use it in the event loop's thread."""
-        self.opened = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._state: dict[str, Any] = request.scope["state"]
         self._metadata = [("authorization", request.headers.get("authorization", ""))]
@@ -98,7 +93,7 @@ class Caller:
         self._peer = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self._is_open = self._has_ended = False
+        self._has_ended = False
         self._trailing: dict[str, str] = {}
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
@@ -118,10 +113,7 @@ class Caller:
         return float("inf")
 
     def is_active(self) -> bool:
-        """Return whether the call lasts. A follower asks this first when it has passed its checks."""
-        if not (self._is_open or self._has_ended):
-            self._is_open = True
-            self._loop.call_soon_threadsafe(self.opened.set)
+        """Return whether the call lasts."""
         return not self._has_ended
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
@@ -310,7 +302,7 @@ class HttpServer(Closing):
         query = _query(request, "offset")
         last = request.headers.get("last-event-id")
         asked = _get_request(request, query if last is None else {"offset": last})
-        answers = self._service.follow(asked.SerializeToString(), caller, _events)
+        answers = self._service.follow(asked.SerializeToString(), caller, _events, opening=True)
         return _Events(caller, partial(self._on, "follow"), answers)
 
     async def _hold(self, caller: Any, request: Request) -> Response:
@@ -399,14 +391,13 @@ class _Events(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._next()
-        opened = asyncio.ensure_future(self._caller.opened.wait())
         leaving = asyncio.ensure_future(self._wait_for_leaving(receive))
         try:
-            first: list[asyncio.Future[Any]] = [answer, opened]
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done() and isinstance(error := answer.exception(), _RefusedError):
+            await asyncio.wait({answer})
+            if isinstance(error := answer.exception(), _RefusedError):
                 await error.response(scope, receive, send)
                 return
+            answer = self._next()  # the first one is empty: the caller has passed all checks
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             while data := await self._event(answer):
                 await _send_pieces(send, data)
@@ -418,7 +409,6 @@ class _Events(Response):
             await send({"type": "http.response.body"})
         finally:
             self._caller.end()
-            opened.cancel()
             leaving.cancel()
             await asyncio.wait({answer})
             self._answers.close()

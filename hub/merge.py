@@ -25,7 +25,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
@@ -431,26 +431,17 @@ class Merge(Closing):
         If the offset of a skipped directory cannot be written either, its messages are returned again next time.
         """
         self._require_open()
-        places = self._places()
-        changed = [slot for slot in self._slots.values() if places[slot.source] != slot.committed]
-        for group in (
-            [slot for slot in changed if slot.left_at is None],
-            *([s] for s in changed if s.left_at is not None),
-        ):
-            try:
-                self._vector.commit({slot.source: places[slot.source] for slot in group})
-            except (SejError, OSError):
-                if any(slot.left_at is None for slot in group):
-                    raise
-            for slot in group:
-                slot.committed = places[slot.source]
+        changed = [slot for slot in self._slots.values() if slot.next != slot.committed]
+        self._vector.commit({slot.source: slot.next for slot in changed if slot.left_at is None})
+        for slot in changed:
+            if slot.left_at is not None:
+                with suppress(SejError, OSError):
+                    self._vector.commit({slot.source: slot.next})
+            slot.committed = slot.next
 
     def offsets(self) -> dict[Source, int]:
         """Return the next offset of every directory, after all messages that were returned."""
-        return {source: offset for source, offset in self._places().items() if source not in self.skipped}
-
-    def _places(self) -> dict[Source, int]:
-        return {source: slot.next for source, slot in self._slots.items()}
+        return {source: slot.next for source, slot in self._slots.items() if source not in self.skipped}
 
     def close(self) -> None:
         """Close everything and release the reader's lock; uncommitted messages are returned again next time."""

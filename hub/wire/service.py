@@ -307,21 +307,27 @@ class Service(grpc.GenericRpcHandler):
             request, source, lease = self._asked(pb.ReadRequest, asked, context, "stream")
             most = min(_RUN_BYTES, self._most_answer_bytes)
             with self._reader(source, request.Offset, lease, skip=request.Skip, verify=request.Verify) as reader:
-                while True:
-                    lease.call.check()
-                    with lease.building(most) as size:
-                        pieces = reader.run(size, request.StopOffset)
-                        if not pieces:
-                            return
-                        data = rows_response(pieces, request) or read_response(*pieces)
-                        del pieces
-                    lease.built(len(data))
-                    answer = Answer(data)
-                    del data
+                while (answer := self._run(reader, request, lease, most)) is not None:
                     yield answer
 
-    def follow(self, asked: bytes, context: grpc.ServicerContext, form: Form = bytes) -> Generator[Answer]:
-        """Follow a journal, as a GetRequest says; each answer is in a form of its messages."""
+    def _run(self, reader: Reader, request: pb.ReadRequest, lease: Lease, most: int) -> Answer | None:
+        """Return the next answer of a Read call; None at the end."""
+        lease.call.check()
+        with lease.building(most) as size:
+            pieces = reader.run(size, request.StopOffset)
+            if not pieces:
+                return None
+            data = rows_response(pieces, request) or read_response(*pieces)
+        lease.built(len(data))
+        return Answer(data)
+
+    def follow(
+        self, asked: bytes, context: grpc.ServicerContext, form: Form = bytes, *, opening: bool = False
+    ) -> Generator[Answer]:
+        """Follow a journal, as a GetRequest says; each answer is in a form of its messages.
+
+        With ``opening`` the first answer is empty, and means that the caller has passed all checks.
+        """
         with self.guard.answering(context), self._stream(context, "followers", self.limits.max_followers):
             request, source, lease = self._asked(pb.GetRequest, asked, context, "stream", patient=True)
             most = min(_RUN_BYTES, self._most_answer_bytes)
@@ -329,6 +335,8 @@ class Service(grpc.GenericRpcHandler):
                 self._reader(source, request.Offset, lease, verify=not request.Unverified) as reader,
                 Watch(reader.jnl) as watch,
             ):
+                if opening:
+                    yield Answer(b"")
                 follow = Get(reader, request.MaxMessages or _GET_MESSAGES, request.MaxBytes or most)
                 came_at = time.monotonic()
                 while context.is_active():
