@@ -12,7 +12,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -157,28 +157,17 @@ class HeldReaders:
         lease_s: float | None = None,
     ) -> list[Kept]:
         """Call the hub for all journals; if one was removed, for each of them by itself, so that no other is lost."""
-        request = pb.HoldRequest(
-            Reader=self.name,
-            Holder=self._holder,
-            LeaseMs=round((self._lease_s if lease_s is None else lease_s) * 1000),
-            Take=take,
-            Places=[
-                pb.Place(ClientID=source.client, JournalDir=source.journal_dir, Offset=offset, Reset=reset)
-                for source, offset in offsets.items()
-            ],
-        )
+        ask = partial(self._ask_hub, take=take, reset=reset, lease_s=self._lease_s if lease_s is None else lease_s)
         kept: list[Kept] = []
         gone: JournalNotFoundError | None = None
         with self._lock:
             try:
-                return self._ask_hub(request, offsets)
+                return ask(offsets)
             except JournalNotFoundError:
-                places = list(request.Places)
-            for source, place in zip(offsets, places, strict=True):
-                del request.Places[:]
-                request.Places.append(place)
+                pass
+            for source, offset in offsets.items():
                 try:
-                    kept += self._ask_hub(request, [source])
+                    kept += ask({source: offset})
                 except JournalNotFoundError as error:
                     self._kept.pop(source, None)
                     gone = error
@@ -186,13 +175,20 @@ class HeldReaders:
             raise gone
         return kept
 
-    def _ask_hub(self, request: pb.HoldRequest, sources: Iterable[Source]) -> list[Kept]:
+    def _ask_hub(self, offsets: Mapping[Source, int | None], *, take: bool, reset: bool, lease_s: float) -> list[Kept]:
+        places = [
+            pb.Place(ClientID=client, JournalDir=name, Offset=at, Reset=reset) for (client, name), at in offsets.items()
+        ]
         try:
-            kept = self._hub.hold(request)
+            kept = self._hub.hold(
+                pb.HoldRequest(
+                    Reader=self.name, Holder=self._holder, LeaseMs=round(lease_s * 1000), Take=take, Places=places
+                )
+            )
         except LeaseLostError as error:
             self._failure = error
             raise
-        self._kept.update(zip(sources, (each.offset for each in kept), strict=True))
+        self._kept.update(zip(offsets, (each.offset for each in kept), strict=True))
         return kept
 
     def _renew(self) -> None:
