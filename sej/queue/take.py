@@ -126,7 +126,7 @@ class Taker:
             self.core.requeue_of_dead_holders(now)
         found: Found = []
         self._max_bytes, self.full, self.unfinished = max_bytes, False, False
-        take_next = self._take_next
+        take_next = self._take_next if ready_queue.ready or state.out_of_order else self._take_fresh
         if self.source is not None:
             self.source.begin()
             take_next = self.source.take_next
