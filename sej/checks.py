@@ -30,7 +30,6 @@ Rule = Callable[[str, Any], None]
 
 _SHOWN_CHARS: Final = 80
 _PATHS: Final = str, os.PathLike
-_NO_DEFAULTS: Final[Mapping[str, Any]] = {}
 
 
 def optional(rule: Rule) -> Rule:
@@ -361,22 +360,6 @@ def require(**arguments: Any) -> None:
         else:
             value, rule = value
             rule(name, value)
-
-
-def require_options(
-    what: str, given: Mapping[str, Any], rules: Mapping[str, Rule], defaults: Mapping[str, Any] = _NO_DEFAULTS
-) -> None:
-    """Check options that are passed on as keywords, each by the rule of its name. A default is not checked.
-
-    Raises:
-        TypeError: an option has the wrong type, or an unknown name.
-        ValueError: an option is out of its range.
-    """
-    if not given.keys() <= rules.keys():
-        refuse_unknown(what, given, rules)
-    for name, value in given.items():
-        if value is not defaults.get(name, rules):
-            rules[name](name, value)
 
 
 @cache

@@ -22,9 +22,9 @@ from sej.checks import (
     Seconds,
     instance_of,
     one_of,
+    refuse_unknown,
     require_columns,
     require_messages,
-    require_options,
     seconds,
 )
 from sej.journal.directory import Directory
@@ -70,7 +70,11 @@ def check_options(**options: Any) -> None:
     for name in ("sync_interval_s", "lock_timeout"):
         if name in options:
             options[name] = seconds(name, options[name])
-    require_options("a writer", options, _RULES, Writer.__init__.__kwdefaults__ or {})
+    refuse_unknown("a writer", options, _RULES)
+    defaults = Writer.__init__.__kwdefaults__ or {}
+    for name, value in options.items():
+        if value is not defaults.get(name, _RULES):  # a default is not checked
+            _RULES[name](name, value)
 
 
 class Writer(Closing):
