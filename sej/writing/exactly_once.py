@@ -71,7 +71,7 @@ class Appending(Protocol):
         """Call a function that changes the journal's end. If it is interrupted, the end is in doubt."""
 
 
-class _Done(NamedTuple):
+class Done(NamedTuple):
     """A batch that is in the journal.
 
     Attributes:
@@ -89,6 +89,7 @@ class _Done(NamedTuple):
 
     @property
     def range(self) -> range:
+        """Its offsets."""
         return range(self.spans[0][0], self.spans[-1][0] + self.spans[-1][1])
 
 
@@ -99,7 +100,7 @@ class Batches:
         """Remember the journal. No file is read yet."""
         self._directory = directory
         self._disk = directory.disk
-        self._done: dict[str, list[_Done]] = {}
+        self._done: dict[str, list[Done]] = {}
 
     def append(self, end: Appending, name: str, number: int, data: bytes, count: int) -> range:
         """Append the batch with a name and a number, unless it is in the journal. Errors as for :meth:`find`.
@@ -111,11 +112,8 @@ class Batches:
             data: its messages, encoded with offsets from 0 on.
             count: how many there are.
         """
-        check_name(name, "a batch name")
-        COUNT("number", number)
-        end.sync_now()
         digest = _digest(data, count)
-        found = self._find(name, number, (count, digest))
+        found = self.find(name, number, (count, digest))
         if found is not None:
             return found.range
         if end.offset > MAX_OFFSET - count:
@@ -131,35 +129,22 @@ class Batches:
             DecodeError: the chunks are not whole messages with the next offsets; nothing was appended.
             BatchConflictError: as for :meth:`find`.
         """
-        check_name(name, "a batch name")
-        COUNT("number", number)
         found = self.find(name, number)
-        if found is not None:
-            return found
-        end.sync_now()
-        return self._append(end, name, number, _UNKNOWN, chunks)
+        return self._append(end, name, number, _UNKNOWN, chunks) if found is None else found.range
 
     def _append(self, end: Appending, name: str, number: int, digest: int, chunks: Iterable[BytesLike]) -> range:
+        end.sync_now()
         first = end.offset
         count, crc = stage(self._disk, self._directory.at("tmp", f"{name}.rows"), first, chunks)
         if not count:
-            self._close(name, _Done(number, 0, digest, [(first, 0)]))
+            self._close(name, Done(number, 0, digest, [(first, 0)]))
             return range(first, first)
         intent = {"name": name, "number": number, "first_offset": first, "count": count, "digest": digest}
         return end.changing(self._carry_out, end, {**intent, "crc32c": crc}).range
 
-    def _carry_out(self, end: Appending, intent: dict[str, Any]) -> _Done:
+    def _carry_out(self, end: Appending, intent: dict[str, Any]) -> Done:
         self._store(f"{intent['name']}.intent", intent)
         return self._finish(end, intent, fresh=True)
-
-    def find(self, name: str, number: int) -> range | None:
-        """Return the offsets of a batch, or None if it is not in the journal and may be appended.
-
-        Raises:
-            BatchConflictError: the number is new and below the last one, or so old that its record was removed.
-        """
-        found = self._find(name, number)
-        return None if found is None else found.range
 
     def last(self, name: str) -> int | None:
         """Return the highest batch number of a name, or None if the name has no batch."""
@@ -177,7 +162,7 @@ class Batches:
                 if intent is not None:
                     self._finish(end, intent)
 
-    def _finish(self, end: Appending, intent: dict[str, Any], *, fresh: bool = False) -> _Done:
+    def _finish(self, end: Appending, intent: dict[str, Any], *, fresh: bool = False) -> Done:
         """Take steps 3 and 4, or those that are still missing.
 
         Args:
@@ -208,7 +193,7 @@ class Batches:
                 else:
                     spans.append(rest)
             end.sync_now()
-            done = _Done(number, count, intent["digest"], spans)
+            done = Done(number, count, intent["digest"], spans)
         self._close(name, done)
         self._file(f"{name}.intent").remove()
         self._disk.unlink(staged)
@@ -278,8 +263,20 @@ class Batches:
 
     # --- the files in txn/
 
-    def _find(self, name: str, number: int, batch: tuple[int, int] | None = None) -> _Done | None:
-        """Find a batch, and compare it with the number of its messages and their digest, if both are known."""
+    def find(self, name: str, number: int, batch: tuple[int, int] | None = None) -> Done | None:
+        """Return a batch, or None if it is not in the journal and may be appended.
+
+        Args:
+            name: the name of the sender.
+            number: the number of the batch.
+            batch: the number of its messages and their digest, to compare; None: not known.
+
+        Raises:
+            BatchConflictError: the batch is another one, or the number is new and below the last one, or so old that
+                its record was removed.
+        """
+        check_name(name, "a batch name")
+        COUNT("number", number)
         known = self._load(name)
         for done in known:
             if done.number == number:
@@ -304,16 +301,16 @@ class Batches:
             )
         return None
 
-    def _load(self, name: str) -> list[_Done]:
+    def _load(self, name: str) -> list[Done]:
         if name not in self._done:
             found = self._file(f"{name}.done").load() or {"batches": ()}
             self._done[name] = [
-                _Done(number, count, digest, [(first, size) for first, size in spans])
+                Done(number, count, digest, [(first, size) for first, size in spans])
                 for number, count, digest, spans in found["batches"]
             ]
         return self._done[name]
 
-    def _close(self, name: str, done: _Done) -> None:
+    def _close(self, name: str, done: Done) -> None:
         known = [batch for batch in self._load(name) if batch.number != done.number]
         known = [*known, done][-KEPT_BATCHES:]
         self._done.pop(name, None)  # if the write is interrupted, the file is read again
