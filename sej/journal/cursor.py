@@ -451,12 +451,10 @@ class Cursor:
             return self._skip_damage(reader)
         if reader.rest() > 0:
             damage = find_damage(reader.file, reader.position, reader.due)
-            error: CorruptionError = CorruptionError(
+            error = self._damage_at(
+                reader,
                 f"{damage.reason if damage else 'no message'}, and this is not the last segment: the next one starts"
                 f" with {following}; nothing was cut, see `sej verify` and `sej repair`",
-                path=reader.path,
-                position=reader.position,
-                offset=reader.due,
             )
         else:
             recording = "archive move --accept-gaps" if isinstance(self._segment, Archived) else "repair"

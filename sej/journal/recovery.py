@@ -247,13 +247,7 @@ def corruption_at(file: File, position: int, due: int) -> CorruptionError | None
     completes in the meantime is not damaged.
     """
     damage = find_damage(file, position, due)
-    if damage is None:
-        return None
-    if damage.follower is None and (
-        frame_end(file, position) is None or _look(file, position, due, file.size()) is None
-    ):
-        return None
-    return damage.error(file.path)
+    return None if damage is None or damage.torn else damage.error(file.path)
 
 
 def is_torn(file: File, position: int, due: int) -> bool:

@@ -162,15 +162,14 @@ def _segment(directory: Directory, segment: Segment, file: File, *, last: bool) 
 
 
 def _problem(segment: Segment, damage: Damage, *, last: bool) -> Problem:
-    if damage.resume is not None:
-        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found, *damage.resume)
-    if damage.indexed is not None:
-        return Problem("corruption", segment.path, damage.position, damage.offset, damage.found)
-    if last:
+    kind: _Kind = "corruption"
+    reason = damage.found
+    if damage.torn and last:
+        kind = "torn tail"
         reason = f"{damage.reason}; the next writer cuts these {damage.size} bytes and keeps them in kept/"
-        return Problem("torn tail", segment.path, damage.position, damage.offset, reason)
-    reason = f"{damage.reason}, and this is not the last segment"
-    return Problem("corruption", segment.path, damage.position, damage.offset, reason)
+    elif damage.torn:
+        reason = f"{damage.reason}, and this is not the last segment"
+    return Problem(kind, segment.path, damage.position, damage.offset, reason, *(damage.resume or ()))
 
 
 class Repair(NamedTuple):

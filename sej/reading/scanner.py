@@ -15,7 +15,7 @@ from itertools import chain, islice
 from operator import length_hint
 from typing import Final, Literal
 
-from sej.checks import POSITIVE, START, WAIT, Seconds, one_of, require, seconds
+from sej.checks import POSITIVE, START, WAIT, Seconds, require, seconds
 from sej.errors import ClosedError
 from sej.journal.cursor import Cursor
 from sej.journal.directory import Directory, Gap, wait_for_journal
@@ -31,7 +31,6 @@ _BATCH: Final = 1024
 _ITERATED: Final = 256
 """Messages of a batch of an iteration: so few stay in the processor's cache until the caller has read them."""
 _JUDGE_AFTER_S: Final = 1.0
-_ON_CORRUPTION: Final = one_of(("raise", "skip"))
 
 
 def check_arguments(

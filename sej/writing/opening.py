@@ -44,6 +44,7 @@ from sej.system.checksum import crc32c
 from sej.system.disk import File, network_file_system
 from sej.system.durable import Kept, KeptPosition, renew
 from sej.system.group_commit import is_failure
+from sej.system.logs import WARNING, record
 
 _OURS: Final = frozenset({"jnl.lck", "ofs", "kept", "tmp", "idx", "gaps", "txn", "dead", "id", "lost+found"})
 """A directory without jnl/ can become a journal if it holds nothing but these names."""
@@ -202,7 +203,7 @@ class LastSegment:
             if not is_failure(error):
                 raise
             if not isinstance(error, FileNotFoundError):  # else the directory was moved or removed
-                _warn("the index %s could not be written: %s", self._index.path, error)
+                record(__name__, WARNING, "the index %s could not be written: %s", self._index.path, error)
             self.unindexed = self.unindexed[count:]
             return
         # No call between these: a signal handler sees both old values or both new ones.
@@ -433,7 +434,7 @@ def _cut(directory: Directory, kept: KeptPosition, segment: Segment, file: File,
     copy = keep(directory, file, end.position, damage.size, name)
     gone = kept.lower(file, segment.first_offset, *end)  # if synced bytes were changed
     file.truncate(end.position)
-    _warn("%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, end.position, copy)
+    record(__name__, WARNING, "%s: cut %d torn bytes at %d, kept in %s", segment.path, damage.size, end.position, copy)
     if gone is not None:
         _warn_of_loss(segment, gone, end)
     return Recovery(segment.path, end.position, end.offset, damage.size, copy, damage.reason)
@@ -444,13 +445,7 @@ def _warn_of_loss(segment: Segment, gone: Kept, end: Kept) -> None:
         "%s: %d bytes of it were on the disk, but its good messages end at %d: messages %d to %d are gone, and new"
         " ones get their offsets"
     )
-    _warn(text, segment.path, gone.position, end.position, end.offset, gone.offset - 1)
-
-
-def _warn(text: str, *values: object) -> None:
-    from sej.system.logs import WARNING, record  # here, because most openings find nothing
-
-    record(__name__, WARNING, text, *values)
+    record(__name__, WARNING, text, segment.path, gone.position, end.position, end.offset, gone.offset - 1)
 
 
 def refuse_surplus(directory: Directory) -> None:
