@@ -316,24 +316,19 @@ def _offset_behind(file: File, end: int, first_offset: int) -> int:
 def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Message]:
     """Yield the messages of one segment before ``end``, where ``due`` would be the next, from the last one on."""
     data, start = b"", end
-
-    def load(size: int) -> int:
-        """Let data, from start on, have so many bytes before end; return where end is in it."""
-        nonlocal data, start
-        if end - size < start:
-            start = max(end - max(size, _BACK_BYTES), 0)
-            data = file.read(end - start, start)
-        return end - start
-
     while end > 0:
         if end < OVERHEAD_SIZE:
             raise _broken(file, end, due, "there are too few bytes for a message before this position")
-        at = load(INT32_SIZE)
+        if end - start < INT32_SIZE:
+            data, start = _before(file, end, INT32_SIZE)
+        at = end - start
         size = int.from_bytes(data[at - INT32_SIZE : at], signed=True)
         if not OVERHEAD_SIZE <= size <= end:
             reason = f"the size field before this position must be the size of a message, got {size}"
             raise _broken(file, end, due, reason)
-        at = load(size)
+        if at < size:
+            data, start = _before(file, end, size)
+            at = end - start
         try:
             found = decode(data, at - size, at)
         except DecodeError as error:
@@ -345,6 +340,12 @@ def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Mes
         yield found[0]
     if due != segment.first_offset:
         raise _broken(file, 0, due, f"the segment must start with offset {segment.first_offset}, by its name")
+
+
+def _before(file: File, end: int, size: int) -> tuple[bytes, int]:
+    """Return the bytes before a position, so many or more, and where they start."""
+    start = max(end - max(size, _BACK_BYTES), 0)
+    return file.read(end - start, start), start
 
 
 def _broken(file: File, position: int, due: int, reason: str) -> CorruptionError:
