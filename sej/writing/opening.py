@@ -150,8 +150,6 @@ class LastSegment:
 
     def load(self, size: int) -> Kept:
         """Continue after the good messages of a segment of this size; return where they end."""
-        if not size:
-            return self.end
         self._indexed, index = self._index.load_end(self.file, to_write=True)
         self._partial = index.open_block(size)
         self._partial_known = self._partial is not None
@@ -396,7 +394,7 @@ def open_end(
         if not known.position:
             directory.sync_names()
         last = LastSegment(directory, lock, kept, segment, file)
-        end = last.load(status.size)
+        end = last.load(status.size) if status.size else last.end
         if status.size > end.position:
             last.recovery = _cut(directory, kept, segment, file, end)
         synced = min(end, known)
