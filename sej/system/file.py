@@ -190,7 +190,7 @@ class OsFile:
         try:
             with memoryview(data) as view:
                 while done < len(view):
-                    done += _progress(os.write(self._fd, view[done : done + _WRITE_LIMIT]), self.path)
+                    done += os.write(self._fd, view[done : done + _WRITE_LIMIT]) or _stuck(self.path)
         except OSError as error:
             locate(error, self.path)
 
@@ -200,8 +200,8 @@ class OsFile:
         try:
             with memoryview(data) as view:
                 while done < len(view):
-                    count = os.pwrite(self._fd, view[done : done + _WRITE_LIMIT], position + done)
-                    done += _progress(count, self.path)
+                    part = view[done : done + _WRITE_LIMIT]
+                    done += os.pwrite(self._fd, part, position + done) or _stuck(self.path)
         except OSError as error:
             locate(error, self.path)
 
@@ -376,7 +376,7 @@ class OsFile:
             done = 0
             while done < len(data):
                 with memoryview(memory) as view, view[done:] as rest:
-                    done += _progress(os.pwrite(self._fd, rest, position + done), self.path)
+                    done += os.pwrite(self._fd, rest, position + done) or _stuck(self.path)
 
     def _set_direct(self, on: bool) -> bool:
         """Turn O_DIRECT of this descriptor on or off; return False if the system cannot.
@@ -608,8 +608,5 @@ def locate(error: OSError, path: str, position: int | None = None) -> NoReturn:
     raise OSError(error.errno, f"{error.strerror}{where}", path) from error
 
 
-def _progress(count: int, path: str) -> int:
-    """Return how many bytes a call has written; raises if there are none."""
-    if count == 0:
-        raise OSError(errno.EIO, "write(2) made no progress", path)
-    return count
+def _stuck(path: str) -> NoReturn:
+    raise OSError(errno.EIO, "write(2) made no progress", path)
