@@ -77,7 +77,7 @@ class Buffer:
         payload = as_bytes(value, "value")
         label = as_bytes(key, "key")
         check_message(label, payload, type, 0 if timestamp is None else timestamp)
-        return self._append([(payload, label, type, timestamp)], expected).start
+        return self._append([(payload, label, type, timestamp)], expected, is_batch=False).start
 
     def append_many(
         self,
@@ -104,9 +104,9 @@ class Buffer:
         rows = list(zip(payloads, labels, types, timestamps, strict=True))
         for payload, label, kind, time_ns in rows:
             check_message(label, payload, kind, time_ns)
-        return self._append(rows, expected)
+        return self._append(rows, expected, is_batch=True)
 
-    def _append(self, rows: Sequence[tuple[bytes, bytes, int, int | None]], expected: int) -> range:
+    def _append(self, rows: Sequence[tuple[bytes, bytes, int, int | None]], expected: int, *, is_batch: bool) -> range:
         """Encode rows of values, keys, types and timestamps, which are checked; drain where a limit is reached."""
         self._require_open()  # without the lock: in a forked child its holder may not exist
         inside = self._is_inside()
@@ -116,7 +116,7 @@ class Buffer:
             try:
                 for value, key, type, timestamp in rows:
                     self._put(value, key, type, time.time_ns() if timestamp is None else timestamp)
-                    if len(self._data) - self._drained >= self.batch_limit:
+                    if is_batch and len(self._data) - self._drained >= self.batch_limit:
                         self._run_drain()
                 if len(self._data) - self._drained >= self.limit:
                     self._run_drain()

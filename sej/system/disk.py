@@ -270,10 +270,13 @@ def read_small(disk: Disk, path: str | os.PathLike[str], limit_bytes: int) -> by
         return file.read(size, 0)
 
 
-def pieces(file: File, start: int = 0, end: int | None = None, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield the bytes of a file from start to end, so many at a time; without an end, all that it has now."""
+_PIECE_BYTES: Final = 1 << 20
+
+
+def pieces(file: File, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file from start to end in pieces; without an end, all that it has now."""
     end = file.size() if end is None else end
-    while start < end and (data := file.read(min(size, end - start), start)):
+    while start < end and (data := file.read(min(_PIECE_BYTES, end - start), start)):
         yield data
         start += len(data)
 

@@ -24,6 +24,7 @@ WINDOWS: Final = {
     "sej.queue.log.reader": ["_SKIP"],
     "sej.journal.recovery": ["_WINDOW_BYTES", "_FIRST_WINDOW_BYTES", "_STEP_BYTES"],
     "sej.journal.repair": ["_NEAR_BYTES"],
+    "sej.system.disk": ["_PIECE_BYTES"],
     "sej.journal.segment": ["_SMALL_BYTES"],
 }
 SCALE: Final = 256
