@@ -140,7 +140,8 @@ def append_dead_letter(
 def sync_dead_letters(path: str | os.PathLike[str], disk: Disk = OS) -> None:
     """Make the existing letters durable, whichever process wrote them."""
     directory = Directory(path, disk)
-    sync_up_to(directory, Tail(directory).end_offset())
+    tail = Tail(directory)
+    sync_up_to(directory, tail.end_offset(), tail)
 
 
 def letters_path(directory: Directory, path: str | os.PathLike[str]) -> str:
