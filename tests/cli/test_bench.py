@@ -33,11 +33,3 @@ def test_its_files_go_however_it_ends(tmp_path: Path, number: int, code: int) ->
         assert running.wait(20) == code
         assert running.stderr.read() == b""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_wrong_words(tmp_path: Path) -> None:
-    assert sej("bench", "--only", "no such thing", tmp_path).returncode == 2
-    done = sej("bench", "--value-bytes", "100T", tmp_path)
-    assert done.returncode == 2 and b"--value-bytes must be at most 256M, got 109951162777600" in done.stderr
-    assert sej("bench", tmp_path / "missing").returncode == 4
-    assert list(tmp_path.iterdir()) == []

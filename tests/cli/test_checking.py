@@ -37,14 +37,6 @@ def last(journal: Path) -> Path:
     return max((journal / "jnl").iterdir())
 
 
-def test_a_sound_journal(journal: Path) -> None:
-    done = sej("verify", journal)
-    assert done.returncode == 0
-    assert done.stdout.startswith(b"sound: ")
-    done = sej("verify", "--json", journal)
-    assert (done.returncode, done.stdout) == (0, b"")
-
-
 def flip_value(journal: Path) -> tuple[Path, str]:
     flip(first(journal), 5000)
     return first(journal), "checksum"

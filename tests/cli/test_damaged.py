@@ -1,5 +1,6 @@
 """Whatever is wrong with the files: no traceback, an exit code that is documented, a sentence that names the file."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with library.Writer(path, segment_bytes=2000) as writer:
         for number in range(200):
             writer.append(b"value %d" % number, timestamp=10**18 + number)
+        writer.append(b"\xff", "ключ".encode(), 255)
+        writer.append(b"", b"", 0, library.NO_TIMESTAMP)
+    (path / "schema.json").write_text('{"schema": "id int", "format": "json", "definition": null}')
     with library.Offset(path, "reader") as kept:
         kept.commit(50)
     with library.open_queue(path) as queue:
@@ -64,6 +68,7 @@ def shred_queue(journal: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda j: None,
     "torn tail": lambda j: os.truncate(segments(j)[-1], segments(j)[-1].stat().st_size - 3),
     "a flipped byte": lambda j: overwrite(segments(j)[0], 60, b"\xff"),
     "a broken first offset": lambda j: overwrite(segments(j)[0], 0, b"\xff" * 8),
@@ -97,13 +102,13 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 J, ROOT, FIRST, SECOND, LAST = "J", "ROOT", "FIRST", "SECOND", "LAST"
 LOOKING = [
-    ["count", J],
+    ["count", "--json", J],
     ["scan", "--json", J],
     ["scan", "--start", "2001-09-09 01:46:41", J],
     ["tail", "-n", "1000", "--json", J],
-    ["dump", FIRST],
+    ["dump", "--json", FIRST],
     ["dump", LAST],
-    ["follow", "--timeout", "0", "--start", "0", J],
+    ["follow", "--json", "--timeout", "0", "--start", "0", J],
     ["follow", "--timeout", "0", J],
     ["offset", J],
     ["offset", "--json", J, "reader"],
@@ -114,15 +119,20 @@ LOOKING = [
     ["stat", "--prometheus", J],
     ["stat", "--health", "--stuck-after", "0", J],
     ["top", "--once", "--json", J],
-    ["verify", J],
-    ["doctor", J],
-    ["repair", "--dry-run", J],
+    ["verify", "--json", J],
+    ["doctor", "--json", J],
+    ["repair", "--json", "--dry-run", J],
     ["clean", "--dry-run", "--max-bytes", "1", J],
     ["queue", "dead", "--json", J],
+    ["queue", "ls", "--json", J],
+    ["queue", "show", "--json", J, "202"],
+    ["queue", "peek", "--json", "--count", "3", J],
+    ["queue", "stats", "--json", J],
+    ["schema", "show", "--json", J],
     ["shard", "ls", "--json", ROOT],
     ["shard", "ls", "--reader", "reader", ROOT],
     ["shard", "check", ROOT],
-    ["spark", "count", J],
+    ["spark", "count", "--json", J],
 ]
 CHANGING = [
     ["append", J],
@@ -133,7 +143,6 @@ CHANGING = [
     ["repair", "--yes", "--json", J],
     ["clean", "--max-bytes", "1", J],
     ["index", J],
-    ["queue", "stats", "--json", J],
     ["queue", "get", J],
     ["queue", "put", J, "x"],
     ["queue", "redrive", J],
@@ -148,7 +157,7 @@ def tree(path: Path) -> dict[str, bytes | None]:
     return {str(one): None if one.is_dir() else one.read_bytes() for one in found}
 
 
-def judge(monkeypatch: pytest.MonkeyPatch, words: list[str], journal: Path, named: list[Path]) -> None:
+def judge(monkeypatch: pytest.MonkeyPatch, words: list[str], journal: Path, named: list[Path]) -> int:
     places = dict(zip((FIRST, SECOND, LAST), map(str, (named[0], named[1], named[-1])), strict=True))
     places |= {J: str(journal), ROOT: str(journal.parent)}
     done = inside(monkeypatch, *(places.get(word, word) for word in words))
@@ -161,6 +170,9 @@ def judge(monkeypatch: pytest.MonkeyPatch, words: list[str], journal: Path, name
         assert lines[0].startswith("sej: "), (words, done)
         assert len(lines) <= 3, (words, done)
         assert str(journal.parent) in done.err, (words, done)
+    for line in done.out.splitlines() if "--json" in words else ():
+        assert isinstance(json.loads(line), dict), (words, line)
+    return done.code
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -173,7 +185,8 @@ def test_looking_at_damage_is_calm_and_changes_nothing(
     DAMAGES[damage](journal)
     before = tree(journal)
     for words in LOOKING:
-        judge(monkeypatch, words, journal, named)
+        code = judge(monkeypatch, words, journal, named)
+        assert code == 0 or damage != "nothing", words
     assert tree(journal) == before
 
 

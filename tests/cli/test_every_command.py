@@ -1,12 +1,8 @@
 """What holds for every command of every package: walked, not listed."""
 
-import json
-from pathlib import Path
-
 import click
 import pytest
 
-import sej as library
 from tests.cli.inside import inside, leaves
 
 LEAVES = dict(leaves())
@@ -65,48 +61,6 @@ def test_nothing_is_wrong_usage(words: tuple[str, ...], monkeypatch: pytest.Monk
     done = inside(monkeypatch, *words)
     assert done.code == 2
     assert "Usage: sej" in done.err
-
-
-def test_json_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line that a command prints with --json is JSON."""
-    journal = tmp_path / "root" / "orders"
-    with library.Writer(journal) as writer:
-        writer.append(b"\xff", "ключ".encode(), 255)
-        writer.append(b"", b"", 0, library.NO_TIMESTAMP)
-    with library.Offset(journal, "reader") as kept:
-        kept.commit(1)
-    library.open_queue(journal, "work").close()
-    (journal / "schema.json").write_text('{"schema": "id int", "format": "json", "definition": null}')
-    segment = next((journal / "jnl").iterdir())
-    commands: list[list[str | Path]] = [
-        ["count", journal],
-        ["scan", journal],
-        ["tail", journal],
-        ["dump", segment],
-        ["follow", "--timeout", "0", "--start", "0", journal],
-        ["offset", journal],
-        ["timestamp", journal, "0"],
-        ["timestamp", journal, "1"],
-        ["file", journal],
-        ["file", journal, "1"],
-        ["stat", journal],
-        ["top", "--once", journal],
-        ["doctor", journal],
-        ["repair", "--dry-run", journal],
-        ["queue", "ls", "--name", "work", journal],
-        ["queue", "show", "--name", "work", journal, "0"],
-        ["queue", "peek", "--name", "work", "--count", "2", journal],
-        ["queue", "stats", "--name", "work", journal],
-        ["shard", "ls", journal],
-        ["schema", "show", journal],
-        ["spark", "count", journal],
-    ]
-    for words in commands:
-        done = inside(monkeypatch, *words, "--json")
-        assert (done.code, done.err) == (0, ""), words
-        assert done.out
-        for line in done.out.splitlines():
-            assert isinstance(json.loads(line), dict)
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)

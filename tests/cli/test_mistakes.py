@@ -28,12 +28,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 MISTAKES: dict[str, tuple[int, str]] = {
-    "tail --count x orders": (2, "'x' is not a valid integer."),
     "queue stats orders": (4, "this journal has no queue; create=True (`sej queue put --create`) creates it"),
     "queue show jobs.tq 0": (1, "`sej tq` list and change the messages of a .tq file"),
     "queue stats absent": (4, "absent: the queue does not exist; `sej queue put` creates it"),
     "worker orders absent:f": (2, "start the worker in the directory of this module, or set PYTHONPATH"),
-    "dump absent.jnl": (4, "the file does not exist; `sej file DIR` prints the segments of a journal"),
     "offset orders absent": (4, "unknown reader 'absent'; this journal has no reader with a kept offset"),
     "clean --max-age 7 orders": (2, "'7' has no unit; expected 7s for seconds, 7h for hours or 7d for days"),
     "queue put --expire 1.5 orders x": (2, "'1.5' has no unit; expected 1.5s for seconds, 1.5h for hours or 1.5d"),
@@ -54,10 +52,30 @@ MISTAKES: dict[str, tuple[int, str]] = {
     "hub ls spool": (4, "this is not a hub's root; pass the directory that `sej hub serve` serves"),
     "hub serve --address 127.0.0.1:0 orders": (4, "this is a SEJ directory; expected a hub's root"),
     "sql --token-file token --hub 127.0.0.1:1 SELECT EWR": (2, "token: this file holds no token; put the first line"),
-    "hub token --write EWR --until 2020-01-01T00:00:00Z": (
-        2,
-        "--until must be in the future, got 2020-",
-    ),
+    "hub token --write EWR --until 2020-01-01T00:00:00Z": (2, "--until must be in the future, got 2020-"),
+    "worker orders os:listdir --time-limit 0s": (2, "sej: --time-limit must be more than 0 seconds, got 0.0"),
+    "worker orders os:listdir --threads 1001": (2, "'--threads': 1001 is not in the range 1<=x<=1000"),
+    "worker orders os:listdir --processes 1001": (2, "'--processes': 1001 is not in the range 1<=x<=1000"),
+    "worker absent os:listdir": (4, "absent: the queue does not exist"),
+    "worker absent os:listdir --processes 2": (4, "absent: the queue does not exist"),
+    "worker jobs.tq os:listdir --wait": (2, "--wait is for queues on journals, not for textqueue"),
+    "bench --only absent empty": (2, "no operation or call contains 'absent'"),
+    "bench --value-bytes 100T empty": (2, "--value-bytes must be at most 256M, got 109951162777600"),
+    "bench absent": (4, "absent: the directory does not exist; create it first"),
+    **{
+        f"spark {words}": (2, "'s3a://b/x' is on a file system of type s3a: pass a local path")
+        for words in (
+            "count s3a://b/x",
+            "stats s3a://b/x",
+            "compact s3a://b/x x",
+            "finish s3a://b/x",
+            "restore x s3a://b/x",
+        )
+    },
+    **{
+        f"spark {words}": (4, "absent: ")
+        for words in ("count absent", "stats absent", "archive absent x", "restore absent x", "finish absent")
+    },
 }
 
 
@@ -67,7 +85,7 @@ def test_a_mistake_names_the_way_out_and_changes_nothing(
 ) -> None:
     def contents() -> dict[Path, bytes]:
         found = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.match("*l*ck")}
-        return {path: data for path, data in found.items() if data}
+        return dict.fromkeys(root.glob("[!.]*"), b"") | {path: data for path, data in found.items() if data}
 
     before = contents()
     done = inside(monkeypatch, *line.split())

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,12 +79,8 @@ def test_a_wait_ends_with_its_reader(queue: Path) -> None:
         assert process.wait(60) == 0
 
 
-class Held(library.Item):
+class Held:
     """Counts how often it was extended, and is lost then; the first two times fail."""
-
-    value = key = b""
-    message = None
-    attempts, ended = 1, False
 
     def __init__(self, lost_after: int) -> None:
         self.times, self.lost_after = 0, lost_after
@@ -95,18 +92,10 @@ class Held(library.Item):
         if self.times <= 2:
             raise OSError("too many open files") if self.times == 1 else library.LockedError("locked")
 
-    def done(self, result: object = None) -> None:
-        """Not here."""
-
-    def retry(self, delay_s: Seconds | None = None, reason: str | BaseException = "") -> None:
-        """Not here."""
-
-    def fail(self, reason: str | BaseException = "") -> None:
-        """Not here."""
-
 
 def test_an_item_is_held_while_its_command_runs() -> None:
-    lost, held = Held(4), Held(0)
+    lost: Any = Held(4)
+    held: Any = Held(0)
     with _renewed(lost, 0.003), _renewed(held, 0.003):
         until(lambda: lost.times == 4 and held.times > 4)
     assert lost.times == 4

@@ -142,15 +142,6 @@ def test_append_in_a_terminal_says_how_many(tmp_path: Path) -> None:
     assert (code, b"appended 1 message from offset 2 on" in text) == (0, True)
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_verify_is_quiet_in_a_pipe(journal: Path, colour: bool) -> None:
-    done = sej("verify", journal)
-    assert (done.returncode, done.stderr) == (0, b"")
-    with terminal("verify", journal, env={} if colour else {"NO_COLOR": "1"}) as shown:
-        code, text = ended(shown)
-    assert (code, b"sound: " in text) == (0, True)
-
-
 @pytest.mark.parametrize(
     ("script", "lines", "codes"),
     [

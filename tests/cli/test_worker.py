@@ -97,33 +97,11 @@ def test_a_wrong_function_is_wrong_usage(folder: Path, target: str) -> None:
     assert stats()["ready"] == 1
 
 
-def test_a_time_limit_of_nothing_is_wrong_usage(folder: Path) -> None:
-    sej("queue", "put", "mails", "a")
-    done = sej("worker", "mails", "my_tasks:write", "--time-limit", "0s")
-    assert (done.returncode, done.stderr) == (2, b"sej: --time-limit must be more than 0 seconds, got 0.0\n")
-
-
-@pytest.mark.parametrize("option", ["--threads", "--processes"])
-def test_too_many_are_wrong_usage(folder: Path, option: str) -> None:
-    sej("queue", "put", "mails", "a")
-    done = sej("worker", "mails", "my_tasks:write", option, "1001", "--until-empty")
-    assert done.returncode == 2 and f"'{option}': 1001 is not in the range 1<=x<=1000".encode() in done.stderr
-    assert stats()["ready"] == 1
-
-
-@pytest.mark.parametrize("words", [(), ("--processes", "2")])
-def test_a_missing_queue_ends_the_command(folder: Path, words: tuple[str, ...]) -> None:
-    done = sej("worker", "nowhere", "my_tasks:write", *words)
-    assert done.returncode == 4 and b"nowhere: the queue does not exist" in done.stderr
-    assert not (folder / "nowhere").exists()
-
-
 @pytest.mark.parametrize("words", [(), ("--processes", "2")])
 def test_it_waits_for_a_journal_and_decodes_its_values(folder: Path, words: tuple[str, ...]) -> None:
     with running("worker", "mails", "my_tasks:send", "--wait", "--serializer", "json", *words):
         sej("queue", "put", "mails", '{"to": "alice"}')
         until(lambda: (folder / "alice").exists())
-    assert sej("worker", "jobs.tq", "my_tasks:send", "--wait").returncode == 2
 
 
 def test_a_worker_that_fails_is_started_again(folder: Path) -> None:
