@@ -165,8 +165,10 @@ def tree_of(text: str) -> Path:
     """Return a sharded journal by its name on the command line: ``data/orders.3``, ``data/3`` or ``data/orders``.
 
     Example:
-        >>> tree_of("data/orders.a"), tree_of("orders")
+        >>> tree_of("data/orders.a/"), tree_of("orders")
         (shard.Path('data', prefix='orders', bits=10), shard.Path('.', prefix='orders', bits=0))
+        >>> tree_of("/abs/3")
+        shard.Path('/abs', prefix='', bits=3)
     """
     root, _, name = text.rstrip("/").rpartition("/")
     prefix, _, bit = name.rpartition(".")

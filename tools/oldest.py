@@ -45,7 +45,6 @@ TESTS = (
     "tests/pipeline/test_table.py",
 )
 WITHOUT = (
-    "--ignore=tests/cli/test_spark.py",
     # Which modules a command loads depends on the libraries: the newest ones count.
     "--deselect=tests/cli/test_start.py::test_a_short_command_loads_nothing_heavy",
 )

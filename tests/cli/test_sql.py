@@ -1,4 +1,4 @@
-"""``sej sql`` and ``sej export``."""
+"""``sej sql``, ``sej export`` and ``sej spark count``, which need no Spark."""
 
 import json
 import os
@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import sej
+from pipeline import jobs
+from pipeline.options import OptionError
 from pipeline.tables.commands import _named
 from tests.cli import command
 from tests.cli.inside import Done, inside
@@ -219,3 +221,12 @@ def test_a_reader_that_leaves_ends_it_quietly(run: Run) -> None:
         assert re.match(rb"value\n", process.stdout.readline())
         process.stdout.close()
         assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_counting_needs_no_spark(run: Run) -> None:
+    assert run("spark", "count", "orders.3").out == b"10\n"
+
+
+def test_dedupe_names_a_column_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"by has the column 'user'; expected some of client, .*value$"):
+        jobs.dedupe(None, tmp_path, tmp_path / "t", by=["key", "user"])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""sej worker: a Python function for each item, in threads and processes."""
+"""sej worker and sej shard work: a function or a program for each item, in threads and processes."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import shard
 from tests.cli.command import sej, start
 from tests.forking import Piped
 from tests.sej.hooks import until
@@ -162,3 +163,13 @@ def test_reload_starts_again_after_a_change(folder: Path) -> None:
         until(lambda: b"B " in seen.read_bytes())
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_a_shard_worker_starts_before_its_tree_and_ends_by_sigterm(tmp_path: Path) -> None:
+    with start("shard", "work", tmp_path / "orders.2", "mailer", "--", "cat") as running:
+        assert b"waiting for the first" in running.stderr.readline()
+        with shard.Writer(shard.Path(tmp_path, "orders", 2)) as writer:
+            writer.append(b"one", b"key")
+        assert running.stdout.read(3) == b"one"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
