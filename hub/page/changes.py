@@ -25,7 +25,7 @@ from hub.page.pages import (
     number_in,
     trail_of,
 )
-from sej.cli.offsets import describe_reset, move_reader, require_movable, reset_target
+from sej.cli.reading import describe_reset, move_reader, require_movable, reset_target
 from sej.cli.shared.readers import readers_of
 from sej.journal.directory import Directory
 from sej.journal.offset_check import check_reader

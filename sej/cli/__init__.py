@@ -4,7 +4,7 @@ The core imports terminal libraries only here, and only when the command runs. T
 in which they are best read. Each imports only from those below it::
 
     app                                finds a subcommand and loads only that one; errors as exit codes
-    reading, offsets, maintenance      messages; kept offsets; changing and checking journals
+    reading, maintenance               messages and kept offsets; changing and checking journals
     stat, bench                        the state of journals, once, live, and with what to do; the speed of this disk
     queue                              work queues, their items and schedules
     worker                             a function for each item; from and to other programs

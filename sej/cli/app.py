@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 _CORE: Final = {
     name: module
     for module, names in {
-        "reading": "count scan tail dump timestamp file old",
+        "reading": "count scan tail dump timestamp file old follow offset reset",
         "maintenance": "append archive verify repair clean index",
-        "offsets": "follow offset reset",
         "stat": "stat top doctor",
         "bench": "bench",
         "queue": "queue",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import platform
 import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Final, NoReturn
 import click
 
 import sej
-from sej.cli.shared.command import DURATION, JSON, PATH, SIZE
+from sej.cli.shared.command import DURATION, JSON, PATH, SIZE, print_row
 
 _ROUNDS: Final = 3
 _ROUND_ITEMS_MAX: Final = 200_000
@@ -101,22 +100,19 @@ def bench(directory: Path, json: bool, seconds: float, value_bytes: int, only: s
     with tempfile.TemporaryDirectory(prefix="sej-bench-", dir=directory) as root:
         rates = _measured(chosen, Path(root), value, seconds / _ROUNDS)
     head = _machine(directory) | {"value_bytes": value_bytes}
-    rows = [
-        {
+    print_row(head, "\n".join(_lines(head)), json)
+    for (operation, call, survives), found in zip(chosen, rates, strict=True):
+        rate = statistics.median(found)
+        row = {
             "operation": operation,
             "call": call,
             "survives": survives,
-            "rate": round(statistics.median(found), 1),
-            "bytes_per_s": round(statistics.median(found) * value_bytes),
+            "rate": round(rate, 1),
+            "bytes_per_s": round(rate * value_bytes),
             "rounds": [round(one, 1) for one in found],
         }
-        for (operation, call, survives), found in zip(chosen, rates, strict=True)
-    ]
-    if json:
-        for row in (head, *rows):
-            click.echo(jsonlib.dumps(row))
-    else:
-        _show(head, rows)
+        figures = f"{rate:11,.0f} {rate * value_bytes / 1e6:9,.2f}"
+        print_row(row, f"{operation:24} {call:38} {survives or '':14} {figures}", json)
 
 
 def _measured(chosen: Sequence[Any], root: Path, value: bytes, round_s: float) -> list[list[float]]:
@@ -165,15 +161,12 @@ def _machine(directory: Path) -> dict[str, Any]:
     }
 
 
-def _show(head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    click.echo(f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes")
-    click.echo(f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}")
+def _lines(head: dict[str, Any]) -> Iterator[str]:
+    yield f"{head['path']} ({head['file_system']}), items of {head['value_bytes']} bytes"
+    yield f"Python {head['python']}, {head['cpus']} CPUs, load {head['load']:.1f}, codec {head['codec']}"
     if head["file_system"] in ("tmpfs", "ramfs"):
-        click.echo("this is memory, not a disk: nothing on it survives a power loss")
-    click.echo(f"\n{'operation':24} {'call':38} {'survives':14} {'a second':>11} {'MB/s':>9}")
-    for row in rows:
-        figures = f"{row['rate']:11,.0f} {row['bytes_per_s'] / 1e6:9,.2f}"
-        click.echo(f"{row['operation']:24} {row['call']:38} {row['survives'] or '':14} {figures}")
+        yield "this is memory, not a disk: nothing on it survives a power loss"
+    yield f"\n{'operation':24} {'call':38} {'survives':14} {'a second':>11} {'MB/s':>9}"
 
 
 def _terminated(number: int, _: object) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 import time
@@ -12,12 +11,12 @@ from typing import Any, Final, get_args
 
 import click
 
-from sej.cli.shared.command import AGE, BYTES, DIRECTORY, JSON, PATH, SIZE, Exit, IntRange, progress_bar
+from sej.cli.shared.command import AGE, BYTES, DIRECTORY, JSON, PATH, SIZE, Exit, IntRange, print_row, progress_bar
 from sej.cli.shared.options import retention_options
 from sej.cli.shared.readers import holder_of, readers_of, require_reader
 from sej.cli.shared.text import counted, human_size, shown
 from sej.journal.directory import Directory
-from sej.journal.repair import Problem, Repair
+from sej.journal.repair import Repair
 from sej.journal.retention import at_risk
 from sej.journal.view import Journal
 from sej.system.disk import OS
@@ -112,18 +111,14 @@ def verify(directory: Path, json: bool) -> None:
     if any(problem.kind == "torn tail" for problem in problems) and holder_of(os.path.join(directory, "jnl.lck")):
         problems = [problem for problem in problems if problem.kind != "torn tail"]
     for problem in problems:
-        click.echo(_problem(problem) if json else shown(str(problem)))
+        row = {name: value for name, value in problem._asdict().items() if value is not None}
+        print_row(row, shown(str(problem)), json)
     if problems:
         raise SystemExit(Exit.WRONG)
     if not json:
         segments = journal.segments
         size = sum(segment.size for segment in segments)
         click.echo(f"sound: {counted(len(segments), 'segment')}, {human_size(size)}, next offset {journal.end_offset}")
-
-
-def _problem(problem: Problem) -> str:
-    row = problem._asdict()
-    return jsonlib.dumps({name: value for name, value in row.items() if value is not None})
 
 
 @click.command
@@ -222,8 +217,7 @@ def index(directory: Path) -> None:
 
 def _show(found: Repair, *, json: bool, done: bool) -> None:
     if json:
-        row = found._asdict() | {"gaps": [gap._asdict() for gap in found.gaps], "done": done}
-        click.echo(jsonlib.dumps(row))
+        print_row(found._asdict() | {"gaps": [gap._asdict() for gap in found.gaps], "done": done}, "", json)
         return
     if not found.notes:
         click.echo("nothing to repair")
@@ -296,11 +290,9 @@ def list_(directory: Path, json: bool) -> None:
 
     for each in objects(directory):
         listed = each.listed
-        if json:
-            click.echo(jsonlib.dumps({**listed._asdict(), "address": each.address}))
-        else:
-            count = listed.next_offset - listed.first_offset
-            click.echo(f"{listed.first_offset:>20} {count:>12} {human_size(listed.stored_size):>10}  {each.address}")
+        count = listed.next_offset - listed.first_offset
+        text = f"{listed.first_offset:>20} {count:>12} {human_size(listed.stored_size):>10}  {each.address}"
+        print_row(listed._asdict() | {"address": each.address}, text, json)
 
 
 @archive.command("verify")
@@ -316,8 +308,7 @@ def verify_objects(directory: Path, json: bool) -> None:
     found = False
     for error in problems(directory):
         found = True
-        row = {"address": error.path, "offset": error.offset, "reason": error.reason}
-        click.echo(jsonlib.dumps(row) if json else str(error))
+        print_row({"address": error.path, "offset": error.offset, "reason": error.reason}, error, json)
     if found:
         raise SystemExit(Exit.WRONG)
 

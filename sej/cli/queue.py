@@ -31,6 +31,7 @@ from sej.cli.shared.command import (
     Exit,
     IntRange,
     ProgramCommand,
+    print_row,
     refuse,
     require_program,
     run_program,
@@ -226,7 +227,7 @@ def stats(place: Place, json: bool) -> None:
     """
     with _looked_at(place) as looked:
         row = looked.stats()
-    click.echo(jsonlib.dumps(row) if json else "\n".join(f"{what:8} {many}" for what, many in row.items()))
+    print_row(row, "\n".join(f"{what:8} {many}" for what, many in row.items()), json)
 
 
 @_command
@@ -345,14 +346,12 @@ def list_(place: Place, json: bool) -> None:
     from sej.queue.listing import QueueLook
 
     for each in QueueLook(place.path, place.name).schedules():
+        row: dict[str, Any] = {**each._asdict(), **text_or_b64("key", each.key), **text_or_b64("value", each.value)}
+        row = {"next_at_ns" if name == "next_at" else name: what for name, what in row.items()}
         times = each.cron or f"every {each.every_s:g}s"
-        if json:
-            row: dict[str, Any] = {**each._asdict(), **text_or_b64("key", each.key), **text_or_b64("value", each.value)}
-            click.echo(jsonlib.dumps({"next_at_ns" if name == "next_at" else name: what for name, what in row.items()}))
-        else:
-            at = "paused" if each.paused else "-" if each.next_at is None else iso_time(each.next_at)
-            cells = each.name, times, each.timezone or "-", str(at), each.value.decode(errors="backslashreplace")
-            click.echo("\t".join(shown(cell) for cell in cells))
+        at = "paused" if each.paused else "-" if each.next_at is None else iso_time(each.next_at)
+        cells = each.name, times, each.timezone or "-", str(at), each.value.decode(errors="backslashreplace")
+        print_row(row, "\t".join(map(shown, cells)), json)
 
 
 @schedule.command

@@ -1,25 +1,40 @@
-"""``sej count``, ``scan``, ``tail``, ``dump``, ``file``, ``timestamp`` and ``old``: read and find messages."""
+"""``sej count``, ``scan``, ``tail``, ``dump``, ``file``, ``timestamp``, ``old``, ``offset``, ``reset`` and ``follow``.
+
+They read and find messages, print the offsets that readers keep, and move readers.
+"""
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
 
-from sej.cli.shared.command import DIRECTORY, JSON, PATH, PLACE, IntRange, refuse
+from sej.cli.shared.command import (
+    DIRECTORY,
+    DURATION,
+    JSON,
+    PATH,
+    PLACE,
+    Exit,
+    IntRange,
+    print_row,
+    refuse,
+    until_reader_leaves,
+)
 from sej.cli.shared.options import (
     BATCH,
     TYPES,
     WAIT,
     chosen,
     form_options,
+    good_end_of,
     lies_between,
     of_types,
     offset_at,
@@ -28,17 +43,22 @@ from sej.cli.shared.options import (
     report_gap,
     wait_until_created,
 )
-from sej.cli.shared.readers import readers_of, require_reader
-from sej.cli.shared.text import Moment, iso_time, print_messages
+from sej.cli.shared.readers import Reader, complete_reader, find_reader, readers_of, require_reader
+from sej.cli.shared.text import Moment, as_text, counted, iso_time, print_messages, shown
 from sej.codec.format import MAX_OFFSET, NO_TIMESTAMP, OFFSET, OFFSET_SIZE
-from sej.errors import NotAJournalError
+from sej.errors import BadOffsetFileError, LockedError, NotAJournalError, SejError
 from sej.journal.directory import Directory, containing, read_gaps
+from sej.journal.offset_check import check_reader, drop_twin, keep_offset
 from sej.journal.recovery import find_damage
+from sej.journal.retention import readers_lock
 from sej.journal.segment import SegmentReader
+from sej.journal.tail import Tail, sync_up_to
 from sej.journal.tier import Archived, readable
 from sej.journal.view import Journal, SegmentInfo
-from sej.message import FIRST, Message, Start
+from sej.message import FIRST, LAST, Message, Start
+from sej.reading.offset import Offset, read_offset, refuse_queue, wrong_place
 from sej.system.disk import OS
+from sej.system.locks import Lock
 
 _ONLY_COUNT: Final = "--only-count"
 
@@ -119,7 +139,6 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
             if messages[-1].offset < gap.start < messages[0].offset:
                 report_gap(directory, gap)
     if follow:
-        from sej.cli.shared.command import until_reader_leaves
         from sej.reading.scanner import Scanner
 
         start = journal.end_offset if end is None else end
@@ -133,14 +152,12 @@ def tail(directory: Path, form: str, types: tuple[int, ...], count: int, follow:
 @form_options
 @range_options
 @TYPES
-def dump(
-    segment: Path, form: str, start: int | Moment | None, end: int | Moment | None, types: tuple[int, ...]
-) -> None:
+def dump(segment: Path, form: str, types: tuple[int, ...], **span: Any) -> None:
     """Print the messages of one segment file, which need not be in a SEJ directory.
 
     Example: sej dump --format msgpack orders/jnl/0000000000000000.jnl
     """
-    messages = (message for message in segment_messages(segment) if lies_between(message, start, end))
+    messages = (message for message in segment_messages(segment) if lies_between(message, **span))
     print_messages((message for message in messages if not types or message.type in types), form)
 
 
@@ -187,7 +204,8 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
     journal = Journal(directory)
     if place is None:
         for segment in journal.segments:
-            click.echo(_line(segment, json=json))
+            row = _row(segment)
+            print_row(row, "\t".join(map(str, row.values())), json)
         return
     offset = offset_at(journal, place)
     segments = readable(Directory(directory, OS), offset)
@@ -196,7 +214,7 @@ def file(directory: Path, place: int | Moment | None, json: bool) -> None:
         _missing(journal, offset)
     found = segments[at]
     path = found.address if isinstance(found, Archived) else found.path
-    click.echo(jsonlib.dumps({"path": path, "first_offset": segments[at].first_offset}) if json else path)
+    print_row({"path": path, "first_offset": segments[at].first_offset}, path, json)
 
 
 @click.command
@@ -222,9 +240,9 @@ def timestamp(directory: Path, place: int | Moment | None, reader: str | None, j
     with Scanner(directory, offset) as scanner:
         for message in scanner:
             stamp = None if message.timestamp == NO_TIMESTAMP else message.timestamp
-            shown = iso_time(message.timestamp)
-            row = {"offset": message.offset, "timestamp_ns": stamp, "time": shown}
-            click.echo(jsonlib.dumps(row) if json else f"{message.offset}\t{shown or '-'}")
+            time_ = iso_time(message.timestamp)
+            row = {"offset": message.offset, "timestamp_ns": stamp, "time": time_}
+            print_row(row, f"{message.offset}\t{time_ or '-'}", json)
             return
     _missing(journal, offset)
 
@@ -262,7 +280,7 @@ def old(directory: Path, before: int | Moment | None, days: float | None, json: 
                 err=True,
             )
             break
-        click.echo(_line(segment, json=True) if json else segment.path)
+        print_row(_row(segment), segment.path, json)
 
 
 def _print_ends(path: Path, *, json: bool) -> None:
@@ -273,19 +291,256 @@ def _print_ends(path: Path, *, json: bool) -> None:
     if first is None or last is None:
         refuse(f"{path}: this segment has no message")
     for end, message in (("first", first), ("last", last)):
-        shown = iso_time(message.timestamp)
-        row = {"message": end, "offset": message.offset, "time": shown}
-        click.echo(jsonlib.dumps(row) if json else f"{end}\t{message.offset}\t{shown or '-'}")
+        time_ = iso_time(message.timestamp)
+        print_row(
+            {"message": end, "offset": message.offset, "time": time_}, f"{end}\t{message.offset}\t{time_ or '-'}", json
+        )
 
 
-def _line(segment: SegmentInfo, *, json: bool) -> str:
+def _row(segment: SegmentInfo) -> dict[str, Any]:
     changed = iso_time(segment.mtime_ns)
-    if json:
-        row = {"path": segment.path, "first_offset": segment.first_offset, "bytes": segment.size, "changed": changed}
-        return jsonlib.dumps(row)
-    return f"{segment.path}\t{segment.first_offset}\t{segment.size}\t{changed}"
+    return {"path": segment.path, "first_offset": segment.first_offset, "bytes": segment.size, "changed": changed}
 
 
 def _missing(journal: Journal, offset: int) -> NoReturn:
     last = journal.end_offset - 1
     refuse(f"{journal.path}: there is no message {offset}; the journal has {journal.first_offset} to {last}")
+
+
+_VALUE_CHARS: Final = 200
+
+
+@click.command
+@DIRECTORY
+@click.argument("name", required=False, shell_complete=complete_reader)
+@JSON
+def offset(directory: Path, name: str | None, json: bool) -> None:
+    """Print the kept offset of a reader; or the first and the next offset, and all readers with their lag and holders.
+
+    Exit code 4: there is no such reader. 1: a file is damaged.
+
+    Example: sej offset orders billing
+    """
+    journal = Journal(directory)
+    found = readers_of(journal) if name is None else [require_reader(journal, name)]
+    if name is None and not json:
+        click.echo(f"first offset\t{journal.first_offset}\nnext offset\t{good_end_of(journal)}")
+    for reader in found:
+        if json or name is None:
+            print_row(reader._asdict(), _line(reader), json)
+        elif reader.error is None:
+            click.echo("-" if reader.offset is None else reader.offset)
+    wrong = [reader for reader in found if reader.error is not None]
+    for reader in wrong:
+        click.echo(f"sej: {shown(journal.path)}: reader {reader.name!r}: {shown(reader.error or '')}", err=True)
+    if wrong:
+        refuse("`sej reset DIR NAME OFFSET` moves a reader", Exit.WRONG)
+
+
+@click.command
+@DIRECTORY
+@click.argument("name", shell_complete=complete_reader, required=False)
+@click.argument("place", metavar="OFFSET|TIME|first|end", required=False)
+@click.option("--offset", "of", metavar="NAME", help="The reader, as in the original.")
+@click.option("--start", metavar="TIME", help="The place, as in the original: nothing is changed without --reset.")
+@click.option("--reset", "confirmed", is_flag=True, help="The same as --yes, as in the original.")
+@click.option("--remove", is_flag=True, help="Remove the reader, so that retention does not wait for it.")
+@click.option("--create", is_flag=True, help="Allow a new reader.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(
+    directory: Path,
+    name: str | None,
+    place: str | None,
+    of: str | None,
+    start: str | None,
+    confirmed: bool,
+    remove: bool,
+    create: bool,
+    yes: bool,
+) -> None:
+    """Move a reader to another message; shows the effect, then asks.
+
+    The reader continues at the message with this OFFSET, at the first message from this TIME on, at the first message
+    of the journal (first), or after the last one (end). A reader that runs is not moved: exit code 3. A work queue is
+    not moved or removed: its items would be delivered again, or lost. A damaged offset file is moved to kept/ and
+    written again.
+
+    Example: sej reset orders billing '1h ago'
+    """
+    if (name is not None and of is not None) or (place is not None and start is not None):
+        raise click.UsageError("--offset is NAME, and --start is the new offset: give each of them once")
+    name, place = name or of, place or start
+    if name is None:
+        raise click.UsageError(f"the name of the reader is missing, as in `sej reset {directory} billing first`")
+    if remove == (place is not None):
+        raise click.UsageError(
+            "give either the new offset (OFFSET, TIME, first or end) or --remove, as in"
+            f" `sej reset {directory} {name} first`"
+        )
+    journal = Journal(directory)
+    check_reader(Directory(directory, OS), name)
+    found = find_reader(journal, name) if create and not remove else require_reader(journal, name)
+    if found is not None and found.holder is not None:
+        raise LockedError(
+            f"reader {name!r} is running: {found.holder}; stop it first", path=directory, holder=found.holder
+        )
+    if found is not None:
+        click.echo(_line(found))
+    if place is None:
+        require_movable(directory, name, None)
+        click.echo(f"reader {name!r} will be removed; retention will not wait for it")
+        _ask(yes or confirmed)
+        _set_aside(directory, name, keep=False)
+        return
+    target = reset_target(journal, place)
+    require_movable(directory, name, target)
+    click.echo(describe_reset(journal, None if found is None else found.offset, target))
+    if start is not None and not (confirmed or yes):
+        click.echo("nothing was changed; --reset does it")
+        return
+    _ask(yes or confirmed)
+    aside = move_reader(directory, name, target)
+    if aside is not None:
+        click.echo(f"kept: {aside}")
+    click.echo(f"reader {name!r} reads message {target} next")
+
+
+@click.command
+@DIRECTORY
+@form_options
+@TYPES
+@click.option("--start", type=PLACE, help="Start at this offset or time; default: only new messages.")
+@click.option("--reader", help="Start where this reader stopped, and commit the offset of what was printed.")
+@click.option("--timeout", type=DURATION, help="End after this time without a message, as in 30s.")
+@WAIT
+def follow(
+    directory: Path, start: int | Moment | None, reader: str | None, timeout: float | None, wait: bool, **how: Any
+) -> None:
+    """Print messages as they are appended, until interrupted.
+
+    With --reader the offset is committed after each batch is written to standard output, and the next run continues
+    there.
+
+    Example: sej follow --reader shipper --json orders | ./ship
+    """
+    from sej.reading.scanner import Scanner
+
+    if reader is not None and start is not None:
+        raise click.UsageError(
+            "--start and --reader exclude each other: a reader continues at its kept offset; `sej reset` moves it"
+        )
+    is_new = wait and wait_until_created(directory, timeout)
+    with ExitStack() as stack:
+        kept = None if reader is None else stack.enter_context(Offset(directory, reader))
+        default = FIRST if is_new else LAST
+        first = kept.value if kept else default if start is None else offset_at(Journal(directory), start)
+        scanner = stack.enter_context(Scanner(directory, first, timeout=timeout))
+        stack.enter_context(until_reader_leaves())
+        print_as_read(scanner, kept=kept, **how)
+
+
+def move_reader(directory: Path, name: str, target: int) -> str | None:
+    """Move a reader that does not run; return the new path of its file if that was damaged.
+
+    Raises:
+        InvalidNameError: it is a work queue.
+        LockedError: the reader runs.
+    """
+    require_movable(directory, name, target)
+    aside = None
+    try:
+        read_offset(directory, name)
+    except BadOffsetFileError:
+        aside = _set_aside(directory, name, keep=True)
+    places = Directory(directory, OS)
+    if name in places.queue_names():
+        OS.mkdir(places.at("tmp"))
+        with Lock(places.at("ofs", f"{name}.lck"), what=f"queue {name!r}"), readers_lock(places):
+            sync_up_to(places, target, Tail(places))
+            keep_offset(places, name, target, strict=True)
+        return aside
+    with Offset(directory, name, target, beyond_end="rewind") as kept:
+        kept.reset(target)
+    return aside
+
+
+def require_movable(directory: Path, name: str, target: int | None) -> None:
+    """Check that a reader may be moved, or removed (None): a work queue only from an offset that cannot be right.
+
+    Raises:
+        InvalidNameError: it is a work queue, and this is not the offset where it should continue.
+    """
+    places = Directory(directory, OS)
+    wrong = None if target is None else wrong_place(places, name, Tail(places))
+    if wrong is None or wrong.unread != target:
+        refuse_queue(places, name)
+
+
+def reset_target(journal: Journal, place: str) -> int:
+    """Return the offset of a place as ``sej reset`` takes it: an offset, a time, ``first`` or ``end``.
+
+    Raises:
+        click.UsageError: the place cannot be read, or the journal has no such message.
+    """
+    named = {"first": journal.first_offset, "end": good_end_of(journal)}
+    if place in named:
+        return named[place]
+    try:
+        target = offset_at(journal, PLACE.convert(place, None, None))
+    except click.BadParameter as error:
+        raise click.UsageError(f"{error.message}, or first, or end") from None
+    first, end = named["first"], named["end"]
+    if not first <= target <= end:
+        expected = f"{first} to {end - 1}, or end" if first < end else "end: the journal has no message"
+        raise click.UsageError(f"message {target} does not exist; expected {expected}")
+    return target
+
+
+def describe_reset(journal: Journal, now: int | None, target: int) -> str:
+    """Describe the effect of a reset, with the message that is read next."""
+    end = good_end_of(journal)
+    since = journal.first_offset if now is None else now
+    words = f"to {target}: "
+    if since > end:
+        words += f"{counted(end - target, 'message')} will be read"
+    elif target < since:
+        words += f"{counted(since - target, 'message')} will be read again"
+    elif target > since:
+        words += f"{counted(target - since, 'message')} will be skipped"
+    else:
+        words += "the offset does not change"
+    if target < end:
+        from sej.reading.scanner import Scanner
+
+        try:
+            with Scanner(journal.path, target) as scanner:
+                for message in scanner.read(1):
+                    words += f"\nnext: {as_text(message)[:_VALUE_CHARS]}"
+        except SejError as error:
+            words += f"\nnext: {error}"
+    return words
+
+
+def _line(reader: Reader) -> str:
+    place = "never committed" if reader.offset is None else reader.offset
+    return f"{shown(reader.name)}\t{place}\t{reader.behind} behind\t{shown(reader.holder or 'not running')}"
+
+
+def _ask(yes: bool) -> None:
+    if not yes:
+        click.confirm("Do it?", abort=True)
+
+
+def _set_aside(directory: Path, name: str, *, keep: bool) -> str | None:
+    """Remove a reader's file under the reader's lock; keep: move it to ``kept/`` and return its new path."""
+    places = Directory(directory, OS)
+    path = places.at("ofs", f"{name}.ofs")
+    with Lock(places.at("ofs", f"{name}.lck"), what=f"reader {name!r}"), readers_lock(places):
+        drop_twin(places, name)
+        if not keep:
+            OS.unlink(path)
+            return None
+        OS.mkdir(places.at("kept"))
+        aside = places.at("kept", f"{name}.ofs")
+        OS.rename(path, aside)
+        return aside

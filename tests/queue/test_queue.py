@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import sej
-from sej.cli.offsets import move_reader
+from sej.cli.reading import move_reader
 from sej.queue.journal_queue import JournalQueue
 from sej.queue.listing import QueueLook
 from sej.queue.log.format import RECORD_SIZE

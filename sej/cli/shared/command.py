@@ -6,6 +6,7 @@ Offsets, times, durations and sizes are parsed by :mod:`sej.cli.shared.text`.
 from __future__ import annotations
 
 import errno
+import json as jsonlib
 import os
 import select
 import signal
@@ -24,14 +25,7 @@ import click
 
 from sej.checks import parse_duration
 from sej.cli.shared.text import parse_place, parse_size
-from sej.errors import (
-    LockedError,
-    NotAJournalError,
-    OffsetTooSmallError,
-    QueueNotFoundError,
-    ResultGoneError,
-    SejError,
-)
+from sej.errors import LockedError, NotAJournalError, OffsetTooSmallError, QueueNotFoundError, ResultGoneError, SejError
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -86,6 +80,11 @@ def refuse(text: str, code: Exit = Exit.MISSING) -> NoReturn:
     """Print why a command ends here, and end it."""
     click.echo(f"sej: {text}", err=True)
     raise SystemExit(code)
+
+
+def print_row(row: Mapping[str, Any], text: object, json: bool) -> None:
+    """Print a row: as a JSON object, or as the text for people."""
+    click.echo(jsonlib.dumps(row) if json else text)
 
 
 def text_of(error: BaseException) -> str:
