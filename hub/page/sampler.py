@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from hub.naming import is_root, parse_source
-from sej.cli.shared.findings import Finding
+from sej.cli.shared.findings import Finding, findings_of
 from sej.cli.shared.readers import Sample, Watched, journals_below, stuck
-from sej.cli.stat import findings_of
 from sej.errors import JournalNotFoundError
 from shard.names import find, split_name
 

@@ -7,20 +7,30 @@ tuples with the same fields. Such a check may remove stale files of its own pack
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from sej.cli.shared.command import CHROME_LINES, DURATION, JSON, PATH, Exit, progress_bar, refuse, screen, text_of, wait
-from sej.cli.shared.findings import Finding, findings, package_findings
+from sej.cli.shared.command import (
+    CHROME_LINES,
+    DURATION,
+    JSON,
+    PATH,
+    Exit,
+    print_row,
+    progress_bar,
+    refuse,
+    screen,
+    wait,
+)
+from sej.cli.shared.findings import Finding, contributed_findings, findings_of, package_findings
 from sej.cli.shared.options import good_end_of
 from sej.cli.shared.readers import (
     SORTS,
@@ -41,7 +51,7 @@ from sej.journal.directory import Directory, read_gaps
 from sej.journal.retention import at_risk
 from sej.journal.tier import Tier
 from sej.journal.view import Journal
-from sej.system.disk import OS, is_scarce
+from sej.system.disk import OS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,7 +116,7 @@ def stat(directories: tuple[Path, ...], json: bool, prometheus: bool, health: bo
             raise SystemExit(Exit.WRONG)
         return
     for row in [journal_row(Journal(path)) for path in paths]:
-        click.echo(jsonlib.dumps(row) if json else _page(row))
+        print_row(row, _page(row), json)
 
 
 def journal_row(journal: Journal) -> dict[str, Any]:
@@ -247,7 +257,7 @@ def top(paths: tuple[Path, ...], json: bool, once: bool, interval: float, sort: 
                 live.update(_table(rows, live.console.height - CHROME_LINES, live.console.width), refresh=True)
             else:
                 for row in rows:
-                    click.echo(jsonlib.dumps(_object(row)) if json else _line(row))
+                    print_row(_object(row), _line(row), json)
                 sys.stdout.flush()
             if once or not wait(interval):
                 return
@@ -319,7 +329,6 @@ def _pid(holder: str | None) -> str:
     return "-" if holder is None else holder.split(" ")[0].removeprefix("pid=")
 
 
-_GROUP: Final = "sej.doctor"
 _COLOURS: Final = {"ok": "green", "note": "yellow", "problem": "red"}
 
 
@@ -362,46 +371,12 @@ def doctor(path: Path | None, json: bool, quick: bool) -> None:
         raise SystemExit(Exit.WRONG)
 
 
-def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object] | None = None) -> list[Finding]:
-    """Return the findings of a journal; that it cannot be read is a finding too.
-
-    Args:
-        path: the journal.
-        quick: do not read every message.
-        progress: called before each segment with the bytes read and the total bytes.
-
-    Raises:
-        OSError: this process has no descriptor or memory left, which says nothing about the journal.
-    """
-    try:
-        return list(findings(Journal(path), quick=quick, progress=progress))
-    except (SejError, OSError) as error:
-        if is_scarce(error):
-            raise
-        return [Finding("journal", "problem", text_of(error))]
-
-
-def contributed_findings(path: Path) -> Iterator[Finding]:
-    """Yield the findings of other packages; a check that fails becomes a finding too."""
-    from importlib.metadata import entry_points
-
-    for found in entry_points(group=_GROUP):
-        try:
-            for finding in found.load()(path):
-                yield Finding(*finding)
-        except Exception as error:  # any package may raise anything; the other findings must still be shown
-            yield Finding(found.name, "note", f"this check failed: {error!r}")
-
-
 def _show_findings(found: list[Finding], journal: str, *, json: bool, named: bool) -> None:
     for finding in found:
-        if json:
-            row = {"journal": journal, **finding._asdict()} | {"values": dict(finding.values)}
-            click.echo(jsonlib.dumps(row))
-            continue
         text = f"{f'{journal}: ' if named else ''}{finding.what}: {finding.found}"
-        click.echo(f"{_level(finding.level)}  {shown(text)}")
-        if finding.do:
+        row = {"journal": journal, **finding._asdict()} | {"values": dict(finding.values)}
+        print_row(row, f"{_level(finding.level)}  {shown(text)}", json)
+        if finding.do and not json:
             click.echo(f"         -> {shown(finding.do)}")
 
 

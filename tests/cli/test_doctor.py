@@ -124,7 +124,7 @@ def test_a_full_disk_and_a_journal_of_one_segment(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(findings, "_FREE_BYTES", 1 << 62)
     for count, text in (1, "`sej clean` keeps the last one"), (300, "sej clean --max-bytes SIZE "):
         write(tmp_path, [b"value"] * count, segment_bytes=2000)
-        rows = findings.findings(library.Journal(tmp_path), quick=True)
+        rows = findings.findings_of(str(tmp_path), quick=True)
         assert next(text in row.found + row.do for row in rows if row.what == "disk")
 
 

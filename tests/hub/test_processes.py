@@ -33,7 +33,7 @@ LOOKS = """
 import os, resource, sys
 import hub
 from sej import Message
-from sej.cli.stat import findings_of
+from sej.cli.shared.findings import findings_of
 
 root, left = sys.argv[1], int(sys.argv[2])
 with hub.Store(root, max_open=20) as store:

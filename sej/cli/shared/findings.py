@@ -44,6 +44,7 @@ _CLOCK_NS: Final = 60 * 10**9
 _STUCK_S: Final = 60.0
 _QUICK_BYTES: Final = 16 * BLOCK_BYTES
 
+_GROUP: Final = "sej.doctor"
 _COPIER: Final = "hub"
 """The reader of `sej hub push`."""
 _COPY: Final = "`{aside} && cp COPY/jnl/{name} {file}`"
@@ -108,11 +109,27 @@ class Finding(NamedTuple):
     values: Mapping[str, float] = {}
 
 
-def findings(
-    journal: Journal, *, quick: bool, progress: Callable[[int, int], object] | None = None
-) -> Iterator[Finding]:
-    """Yield everything about one journal; quick: without reading every message."""
-    look = _Look(journal, quick, progress)
+def findings_of(path: str, *, quick: bool, progress: Callable[[int, int], object] | None = None) -> list[Finding]:
+    """Return the findings of a journal; that it cannot be read is a finding too.
+
+    Args:
+        path: the journal.
+        quick: do not read every message.
+        progress: called before each segment with the bytes read and the total bytes.
+
+    Raises:
+        OSError: this process has no descriptor or memory left, which says nothing about the journal.
+    """
+    try:
+        return list(_findings(_Look(Journal(path), quick, progress)))
+    except (SejError, OSError) as error:
+        if is_scarce(error):
+            raise
+        return [Finding("journal", "problem", text_of(error))]
+
+
+def _findings(look: _Look) -> Iterator[Finding]:
+    """Yield everything about one journal."""
     yield from _permissions(look)
     failed = set()
     for check in (_locks, _disk, _left_behind, _identity, _messages, _tier, _clock, _readers, _queues):
@@ -427,3 +444,15 @@ def package_findings() -> Iterator[Finding]:
         if not origin.startswith(home):
             found = f"import {package} gives {origin}, not the package in {home}: it is found first"
             yield Finding("packages", "note", found)
+
+
+def contributed_findings(path: Path) -> Iterator[Finding]:
+    """Yield the findings of other packages; a check that fails becomes a finding too."""
+    from importlib.metadata import entry_points
+
+    for found in entry_points(group=_GROUP):
+        try:
+            for finding in found.load()(path):
+                yield Finding(*finding)
+        except Exception as error:  # any package may raise anything; the other findings must still be shown
+            yield Finding(found.name, "note", f"this check failed: {error!r}")
