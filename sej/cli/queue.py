@@ -47,7 +47,6 @@ from sej.message import Message, text_or_b64
 from sej.queue.interface.queue import BACKENDS, Item, WorkQueue, open_queue, require_known
 from sej.queue.interface.values import MISSED, STATES, QueuedItem
 from sej.system.disk import OS
-from sej.system.process import set_from_handler
 
 if TYPE_CHECKING:
     from sej.queue.listing import QueueLook
@@ -503,22 +502,40 @@ def get(
                 sys.stdout.buffer.write(_row(item) if json else item.value + b"\n")
                 sys.stdout.flush()
                 item.done()
-    if not taken and not stop.is_set():
+    if not taken and not stop.is_asked():
         raise SystemExit(Exit.MISSING)
     if failed:
         raise SystemExit(Exit.WRONG)
 
 
-def _next(opened: WorkQueue, timeout: float | None, stop: threading.Event) -> Item | None:
+class _Stop:
+    """A request to stop: a flag and not an event, whose lock the code that a signal interrupts may hold.
+
+    A thread that sets an event for the handler may be late on a busy machine: then an item is worked on that was just
+    taken.
+    """
+
+    _asked = False
+
+    def ask(self, *_: object) -> None:
+        """Request it."""
+        self._asked = True
+
+    def is_asked(self) -> bool:
+        """Return whether it was requested."""
+        return self._asked
+
+
+def _next(opened: WorkQueue, timeout: float | None, stop: _Stop) -> Item | None:
     """Return the next item, or None if the queue is empty or a stop was requested.
 
     It waits in slices, because interrupting a wait anywhere could lose an item that was just taken.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    while not stop.is_set():
+    while not stop.is_asked():
         left = _SLICE_S if deadline is None else max(deadline - time.monotonic(), 0.0)
         item = opened.get(min(left, _SLICE_S))
-        if item is not None and stop.is_set():
+        if item is not None and stop.is_asked():
             item.give_back()
         elif item is not None or left <= 0:
             return item
@@ -526,16 +543,16 @@ def _next(opened: WorkQueue, timeout: float | None, stop: threading.Event) -> It
 
 
 @contextmanager
-def _stoppable(*, program: bool) -> Iterator[threading.Event]:
+def _stoppable(*, program: bool) -> Iterator[_Stop]:
     """Let a stop be requested before the next item.
 
     With a program, SIGTERM requests it, so that no other worker gets the item of the program too. Without one, it is
     requested when the reader of the output has closed the pipe.
     """
-    stop = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: set_from_handler(stop)) if program else None
+    stop = _Stop()
+    before = signal.signal(signal.SIGTERM, stop.ask) if program else None
     try:
-        with nullcontext() if program else until_reader_leaves(stop.set):
+        with nullcontext() if program else until_reader_leaves(stop.ask):
             yield stop
     finally:
         if program:
