@@ -84,22 +84,7 @@ def main() -> None:
     run([*pip, "--no-build-isolation", f".[{','.join(EXTRAS)}]", *wanted])
     run([python, "-m", "pip", "--disable-pip-version-check", "check"])
     print(f"oldest: {' '.join(wanted)}", flush=True)
-    run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "logical",
-            "--dist",
-            "loadgroup",
-            "-m",
-            "not long",
-            *WITHOUT,
-            *TESTS,
-        ]
-    )
+    run([python, "-m", "pytest", "-q", "-n", "logical", "--dist", "loadgroup", "-m", "not long", *WITHOUT, *TESTS])
 
 
 def run(command: list[str | Path]) -> None:

@@ -22,11 +22,7 @@ def terminal(
     environment |= {"TERM": "xterm-256color", **(env or {})}
     arguments = [*first, *map(str, words)]
     running: pexpect.spawn[bytes] = pexpect.spawn(
-        program,
-        arguments,
-        env=environment,
-        timeout=30,
-        dimensions=(LINES, columns),
+        program, arguments, env=environment, timeout=30, dimensions=(LINES, columns)
     )
     try:
         yield running

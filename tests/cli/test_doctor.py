@@ -53,11 +53,7 @@ def test_one_page(journal: Path) -> None:
 
 
 def test_holders_of_the_locks(journal: Path) -> None:
-    with (
-        library.Writer(journal),
-        library.Offset(journal, "billing"),
-        library.open_queue(journal, "mails"),
-    ):
+    with library.Writer(journal), library.Offset(journal, "billing"), library.open_queue(journal, "mails"):
         rows = found(journal)
     pid = f"pid={os.getpid()} "
     assert pid in rows["writer"]["found"]

@@ -124,9 +124,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["click", "count"], ["sej.cli.reading", "count"], ["sej.cli.stat", "--help"]],
-    ids=" ".join,
+    "words", [["click", "count"], ["sej.cli.reading", "count"], ["sej.cli.stat", "--help"]], ids=" ".join
 )
 def test_an_interrupt_of_an_import_is_130_and_no_traceback(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "interrupted.py").write_text(INTERRUPTED)

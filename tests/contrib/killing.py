@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from tests.crash.harness import ROOT
@@ -19,6 +19,12 @@ from tests.sej.hooks import until
 PLACE = "SEJ_TEST_PLACE"
 """The variable with the directory of a test, for the application of a framework."""
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+
+
+@cache
+def forkserver(*modules: str) -> Forkserver:
+    """One for all tests of a run that use these modules."""
+    return Forkserver(*modules, env=ENV)
 
 
 def work(name: object) -> None:

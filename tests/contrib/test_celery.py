@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from importlib import reload
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ from celery.exceptions import TaskRevokedError
 
 import sej
 from tests.contrib import celery_app
-from tests.contrib.killing import ENV, PLACE, Workers, marks
-from tests.forking import Forkserver
+from tests.contrib.killing import PLACE, Workers, forkserver, marks
 from tests.sej.hooks import until
 
 WORDS = ("celery", "-q", "-A", "tests.contrib.celery_app", "worker", "-l", "CRITICAL", "-c", "2")
 
 
-@cache
-def forks() -> Forkserver:
-    modules = ("celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork")
-    return Forkserver(*modules, "celery.backends.filesystem", "sej.contrib.kombu", env=ENV)
+MODULES = (
+    *("celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork"),
+    *("celery.backends.filesystem", "sej.contrib.kombu"),
+)
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def run_through_kills(app: Any, place: Path, count: int, kills: int) -> None:
     names = {str(number) for number in range(count)}
     for name in names:
         app.send.apply_async((name,), priority=int(name) % 10, countdown=int(name) % 7 == 0)
-    ran = Workers(forks(), place, *WORDS, count=3).run(names, kills)
+    ran = Workers(forkserver(*MODULES), place, *WORDS, count=3).run(names, kills)
     assert ran.keys() == names
     with sej.open_queue(place / "broker" / "queues" / "celery", "worker") as queue:
         assert queue.stats().dead == 0
@@ -56,7 +54,7 @@ def test_tasks_of_many_killed_workers_run_again(app: Any, tmp_path: Path) -> Non
 
 
 def test_results_chords_revoke_and_inspect(app: Any, tmp_path: Path) -> None:
-    workers = Workers(forks(), tmp_path, *WORDS, count=1)
+    workers = Workers(forkserver(*MODULES), tmp_path, *WORDS, count=1)
     try:
         assert app.add.delay(1, 2).get(timeout=60, interval=0.01) == 3
         header = [app.add.s(number, number) for number in range(5)]
@@ -80,7 +78,7 @@ def test_eta_expiry_rate_limit_and_beat(app: Any, tmp_path: Path) -> None:
     eta = datetime.now(UTC) + timedelta(seconds=3)
     late, expired = app.now.apply_async(eta=eta), app.now.apply_async(expires=0.001)
     first, held = app.rare.delay(), app.rare.delay()
-    workers = Workers(forks(), tmp_path, *WORDS, "-B", "-s", str(tmp_path / "schedule"), count=1)
+    workers = Workers(forkserver(*MODULES), tmp_path, *WORDS, "-B", "-s", str(tmp_path / "schedule"), count=1)
     try:
         with pytest.raises(TaskRevokedError):
             expired.get(timeout=60, interval=0.01)

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +21,11 @@ from django_tasks.signals import task_enqueued, task_finished, task_started
 import sej
 from sej.contrib.django.backend import SejBackend
 from tests.contrib import django_app
-from tests.contrib.killing import ENV, PLACE, Workers
-from tests.forking import Forkserver
+from tests.contrib.killing import PLACE, Workers, forkserver
 from tests.sej.hooks import until
 
 app: Any = django_app
+MODULES = ("django.core.management", "sej.contrib.django.backend")
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
@@ -190,24 +189,21 @@ def test_a_result_is_gone_after_its_time(tmp_path: Path) -> None:
         assert backend.queue("default").stats().dead == 0
 
 
-@cache
-def forks() -> Forkserver:
-    return Forkserver("django.core.management", "sej.contrib.django.backend", env=ENV)
-
-
 def test_tasks_of_killed_workers_run_again(
     backend: SejBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PLACE, str(tmp_path))  # what the workers leave runs in this process
     results = {str(number): app.burn.enqueue(str(number)) for number in range(150)}
-    ran = Workers(forks(), tmp_path, "tests.contrib.django_app", "sej_worker", "--threads", "2").run(set(results), 6)
+    ran = Workers(forkserver(*MODULES), tmp_path, "tests.contrib.django_app", "sej_worker", "--threads", "2").run(
+        set(results), 6
+    )
     assert ran.keys() == results.keys()
     run()
     assert {backend.get_result(result.id).status for result in results.values()} == {SUCCESSFUL}
 
 
 def test_sigterm_finishes_what_runs(backend: SejBackend, tmp_path: Path) -> None:
-    with forks().pipe(["tests.contrib.django_app", "sej_worker"], env={PLACE: str(tmp_path)}) as worker:
+    with forkserver(*MODULES).pipe(["tests.contrib.django_app", "sej_worker"], env={PLACE: str(tmp_path)}) as worker:
         result = app.add.enqueue(1, 2)
         until(lambda: bool(backend.get_result(result.id).is_finished))
         worker.send_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from importlib import reload
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from dramatiq.middleware import Middleware
 import sej
 from sej.contrib.dramatiq import SejBroker
 from tests.contrib import dramatiq_app
-from tests.contrib.killing import ENV, PLACE, Workers
-from tests.forking import Forkserver
+from tests.contrib.killing import PLACE, Workers, forkserver
 from tests.sej.hooks import until
 
 JOIN_MS = 60_000
@@ -159,11 +157,6 @@ def test_signals_and_errors(broker: SejBroker) -> None:
         broker.declare_queue("a/b")
 
 
-@cache
-def forks() -> Forkserver:
-    return Forkserver("dramatiq.cli", "sej.contrib.dramatiq", env=ENV)
-
-
 def test_messages_of_killed_workers_are_delivered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLACE, str(tmp_path))
     app = reload(dramatiq_app)
@@ -171,5 +164,5 @@ def test_messages_of_killed_workers_are_delivered_again(tmp_path: Path, monkeypa
     for name in names:
         app.send.send_with_options(args=(name,), delay=int(name) % 3 * 100)
     words = ("dramatiq", "tests.contrib.dramatiq_app", "-p", "2", "-t", "2")
-    assert Workers(forks(), tmp_path, *words).run(names, 6).keys() == names
+    assert Workers(forkserver("dramatiq.cli", "sej.contrib.dramatiq"), tmp_path, *words).run(names, 6).keys() == names
     app.broker.close()

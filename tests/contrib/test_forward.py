@@ -8,7 +8,7 @@ import re
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,9 @@ from hub.asgi import Listener
 from sej.contrib import forward as module
 from sej.contrib.forward import Forwarder
 from sej.contrib.opentelemetry import JournalLogExporter, JournalMetricExporter, JournalSpanExporter
-from tests.cli.command import ENV
 from tests.cli.command import sej as command
-from tests.forking import Forkserver, Piped
+from tests.contrib.killing import forkserver
+from tests.forking import Piped
 from tests.sej.hooks import until
 from tests.sej.support import read_all
 
@@ -200,23 +200,20 @@ def test_an_exporter_that_cannot_append_reports_a_failure(tmp_path: Path, caplog
     exporter.shutdown()
 
 
-def test_an_url_that_is_not_http_is_refused(tmp_path: Path) -> None:
-    for url in ("otlp://host:4317", "localhost:4318", "http://"):
-        with pytest.raises(ValueError, match="OTLP over gRPC is not supported"):
-            Forwarder(tmp_path, url)
-    assert command("forward", tmp_path, "grpc://host:4317").returncode == 2
-
-
-def test_a_label_that_loki_would_refuse_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a label of Loki must have letters, digits and _ only, got 'my-label'"):
-        Forwarder(tmp_path, "loki+http://localhost:3100?job=shop&my-label=a")
-
-
-def test_a_password_in_the_url_is_refused_and_not_shown(tmp_path: Path) -> None:
-    done = command("forward", tmp_path, "loki+https://user:secret@logs.example")
-    assert done.returncode == 2
-    assert b"url must have no password; set SEJ_FORWARD_HEADERS to authorization=Basic%20..." in done.stderr
-    assert b"secret" not in done.stderr
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        *((url, "OTLP over gRPC is not supported") for url in ("otlp://host:4317", "localhost:4318", "http://")),
+        (
+            "loki+http://host?job=shop&my-label=a",
+            "a label of Loki must have letters, digits and _ only, got 'my-label'",
+        ),
+        ("loki+https://user:secret@host", "no password; set SEJ_FORWARD_HEADERS to authorization=Basic%20..."),
+    ],
+)
+def test_an_url_is_refused_and_its_password_not_shown(tmp_path: Path, url: str, text: str) -> None:
+    done = command("forward", tmp_path, url)
+    assert (done.returncode, text in done.stderr.decode(), b"secret" in done.stderr) == (2, True, False)
 
 
 def test_a_request_to_a_program_has_whole_messages(tmp_path: Path, receiver: Receiver) -> None:
@@ -262,14 +259,11 @@ def test_the_memory_does_not_grow_with_the_journal(tmp_path: Path, receiver: Rec
     assert peaks[2] < 1.5 * peaks[1], peaks
 
 
-@cache
-def forks() -> Forkserver:
-    modules = ("http.server", "sej.cli.app", "sej.cli.worker", "sej.contrib.forward", "tests.contrib.receivers")
-    return Forkserver(*modules, env=ENV)
+MODULES = ("http.server", "sej.cli.app", "sej.cli.worker", "sej.contrib.forward", "tests.contrib.receivers")
 
 
 def start(*words: object) -> Piped:
-    return forks().pipe(["tests.contrib.receivers", *map(str, words)])
+    return forkserver(*MODULES).pipe(["tests.contrib.receivers", *map(str, words)])
 
 
 @pytest.mark.parametrize("kind", ["loki", "post"])

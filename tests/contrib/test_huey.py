@@ -5,7 +5,6 @@ import pickle
 import sys
 import tempfile
 from datetime import datetime
-from functools import cache
 from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
@@ -17,8 +16,7 @@ import pytest
 import sej
 from sej.contrib.huey import SejHuey
 from tests.contrib import huey_app
-from tests.contrib.killing import ENV, PLACE, Workers
-from tests.forking import Forkserver
+from tests.contrib.killing import PLACE, Workers, forkserver
 
 os.environ["HUEY_SLOW_TESTS"] = "1"  # read when huey's tests are imported
 # The package itself imports the tests of huey's own backend for Django, which configure Django.
@@ -46,11 +44,6 @@ class TestStorage(StorageTests, Stored):
     supports_ttl = False
 
 
-@cache
-def forks() -> Forkserver:
-    return Forkserver("huey.bin.huey_consumer", "sej.contrib.huey", env=ENV)
-
-
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv(PLACE, str(tmp_path))
@@ -65,7 +58,7 @@ def test_tasks_of_killed_workers_run_again(app: Any, tmp_path: Path, kind: str) 
     for name in names:
         app.send(name) if int(name) % 3 else app.send.schedule((name,), delay=0.2)
     words = ("huey.bin.huey_consumer", "tests.contrib.huey_app.huey", "-q", "-w", "2", "-k", kind)
-    ran = Workers(forks(), tmp_path, *words).run(names, 6)
+    ran = Workers(forkserver("huey.bin.huey_consumer", "sej.contrib.huey"), tmp_path, *words).run(names, 6)
     assert ran.keys() == names
     while (task := app.huey.dequeue()) is not None:  # its worker was killed after it had run, and before it was done
         app.huey.execute(task)

@@ -23,16 +23,8 @@ class Service:
     """A server in a process of its own, always on the same port."""
 
     def __init__(self, name: str, folder: Path, port: int) -> None:
-        self._words = [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "--log-level",
-            "critical",
-            "--port",
-            str(port),
-            "tests.contrib.web_app:app",
-        ]
+        options = ["--log-level", "critical", "--port", str(port)]
+        self._words = [sys.executable, "-m", "uvicorn", *options, "tests.contrib.web_app:app"]
         self._env = {**os.environ, "PYTHONPATH": str(ROOT), "SEJ_TEST_WEB": name}
         self._folder = folder
         self.port = port

@@ -170,12 +170,7 @@ _ESCAPES: Final = (
         number: f"\\u{number:04x}"
         for number in range(128, 160)  # a terminal may obey these too
     }
-    | {
-        ord("\n"): "\\n",
-        ord("\r"): "\\r",
-        ord("\t"): "\\t",
-        ord("\\"): "\\\\",
-    }
+    | {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", ord("\\"): "\\\\"}
 )
 
 
