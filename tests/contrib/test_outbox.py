@@ -1,4 +1,4 @@
-"""The outbox: rows are moved if they were committed, once, through kills of everything; and the relay wakes."""
+"""Outbox and inbox: rows are moved if they were committed, once, and each message has one effect, through kills."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,108 @@ def test_a_wrong_database_is_an_error_of_run_once(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
         Relay(tmp_path / "missing.db", tmp_path / "j").run_once()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def db(database: str) -> Iterator[Any]:
+    with closing(connect(database)) as connection:
+        connection.cursor().execute("CREATE TABLE effects (number TEXT)")
+        connection.commit()
+        yield connection
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    with sej.Writer(tmp_path / "j", segment_bytes=100) as w:
+        w.append_many([b"%d" % number for number in range(10)])
+    return tmp_path / "j"
+
+
+def effects(db: Any) -> list[int]:
+    return [int(number) for number in column(db, "effects")]
+
+
+def opened_inbox(db: Any, journal: Path, **options: Any) -> Inbox:
+    return Inbox(db, journal, "r", timeout=0.0, **{"batch_messages": 4, **options})
+
+
+def set_next(db: Any, offset: int) -> None:
+    db.cursor().execute(f"UPDATE sej_inbox SET next_offset = {offset}")
+    db.commit()
+
+
+def test_each_message_has_one_effect_whatever_the_readers_offset_is(db: Any, journal: Path) -> None:
+    assert opened_inbox(db, journal).run(effect) == 10
+    assert sej.read_offset(journal, "r") == 10
+    with sej.Offset(journal, "r") as kept:
+        kept.reset(3)  # as if the process had died before its commit
+    assert opened_inbox(db, journal).run(effect) == 0
+    assert effects(db) == list(range(10))
+    db.cursor().execute("DELETE FROM effects WHERE number IN ('8', '9')")
+    set_next(db, 8)  # as if the database had lost its last commits
+    assert opened_inbox(db, journal).run(effect) == 2
+    assert effects(db) == list(range(10))
+
+
+def test_an_effect_that_fails_leaves_nothing_and_the_messages_before_it_stay(db: Any, journal: Path) -> None:
+    def fail(db: Any, message: sej.Message) -> None:
+        effect(db, message)
+        if message.offset == 6:
+            raise ArithmeticError("no")
+
+    with pytest.raises(sej.RetriesExhaustedError, match="no"):
+        opened_inbox(db, journal, max_attempts=2).run(fail)
+    assert effects(db) == list(range(6))
+    assert opened_inbox(db, journal).run(effect) == 4
+    assert effects(db) == list(range(10))
+
+
+def test_a_reader_begins_where_it_is_told_once(db: Any, journal: Path) -> None:
+    assert opened_inbox(db, journal, default=7).run(effect) == 3
+    assert opened_inbox(db, journal, default=0).run(effect) == 0
+    assert effects(db) == [7, 8, 9]
+
+
+def test_an_offset_that_cannot_be_right_is_refused(db: Any, journal: Path, tmp_path: Path) -> None:
+    opened_inbox(db, journal).run(effect)
+    set_next(db, 11)
+    with pytest.raises(sej.OffsetBeyondEndError, match=r"offset 11 .* ends at 10"):
+        opened_inbox(db, journal).run(effect)
+    set_next(db, 2)
+    sej.Journal(journal).clean(max_bytes=0)
+    with pytest.raises(sej.OffsetTooSmallError):
+        opened_inbox(db, journal).run(effect)
+    set_next(db, 1)
+    with sej.Writer(tmp_path / "other") as w:
+        w.append(b"1")
+    with pytest.raises(sej.JournalNotFoundError, match="delete the reader's row from sej_inbox"):
+        opened_inbox(db, tmp_path / "other").run(effect)
+    assert effects(db) == list(range(10))
+
+
+def test_an_effect_may_not_end_the_transaction(db: Any, journal: Path) -> None:
+    def commit(db: Any, message: sej.Message) -> None:
+        effect(db, message)
+        db.commit()
+
+    with pytest.raises(sej.RetriesExhaustedError):
+        opened_inbox(db, journal, max_attempts=1, batch_messages=1).run(commit)
+    assert len(effects(db)) <= 1
+
+
+def test_the_callers_rows_and_its_transaction_are_its_own(server: Server, journal: Path) -> None:
+    with closing(connect(server.database())) as db:
+        db.row_factory = import_module("psycopg.rows").dict_row
+        db.execute("CREATE TABLE effects (number TEXT)")
+        with pytest.raises(sej.SejError, match="a transaction of this connection is under way"):
+            opened_inbox(db, journal).run(effect)
+        db.commit()
+        assert opened_inbox(db, journal).run(effect) == 10
+        assert opened_inbox(db, journal).run(effect) == 0
+
+
+def test_a_connection_of_another_library_is_refused(journal: Path) -> None:
+    with pytest.raises(TypeError, match="connection must be one of sqlite3 or psycopg 3, got str"):
+        Inbox("shop.db", journal, "r")
+    with closing(sqlite3.connect(":memory:")) as db, pytest.raises(sej.InvalidNameError, match="table"):
+        Inbox(db, journal, "r", table="No Table")
