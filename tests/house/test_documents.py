@@ -2,16 +2,25 @@
 
 The blocks of a page, ``python`` and ``sh``, run in the order of the page, in one directory that was empty before; those
 of a shell in a terminal. A warning, or an exit code other than 0, fails it. A ``text`` block is the output of the block
-before it. Other text is in a block without a language. The tutorial runs in tests/house/test_tutorial.py, with the
-wheel installed. A page about Spark runs in the session that the tests share.
+before it. Other text is in a block without a language. A page about Spark runs in the session that the tests share.
 
 What is not run is a ``console`` block: it needs another machine, another account, minutes, or a shell of one's own. Its
 commands, and those in the text, must be commands of `sej` or targets of make, with options that they have.
+
+The tutorial is followed as a person would, with the wheel installed. A block of Python is saved under the name in its
+first line. Each line of a shell block is typed. A text block after it is the output of these lines. In it, ``…`` is any
+text of a line, or alone any lines.
+
+Every example runs without arguments, in an empty working directory where it leaves what it makes, with exit code 0. A
+warning is an error, except in those named `spark_*.py`, because Spark's own code warns.
 """
 
 import ast
+import os
 import re
+import runpy
 import shlex
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
@@ -240,3 +249,79 @@ def test_every_promise_names_its_tests() -> None:
     promises = re.findall(r"^- \*\*[A-HP]\d+\*\* .*$", text, re.MULTILINE)
     assert len(promises) > 70 and "\n| " not in text, "a promise is an item of a list"
     assert not [promise for promise in promises if "`tests/" not in promise]
+
+
+OURS = {"sej sql ": "-m sej sql ", "python flights.py": "flights.py", "python delays.py": "delays.py"}
+"""What needs DuckDB and the flights, which are not installed a second time."""
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory, clean: Path) -> dict[str, str]:
+    """What each line printed; it must end well."""
+    directory = tmp_path_factory.mktemp("first-hour")
+    env = {"PATH": f"{clean.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
+    printed: dict[str, str] = {}
+    output = ""
+    for _, language, code in blocks(TUTORIAL):
+        if language == "console":
+            continue
+        if language == "text":
+            assert matches(code, output), f"the page says\n{code}\nit was\n{output}"
+            continue
+        if language == "python":
+            (directory / code.split("\n", 1)[0].removeprefix("# ")).write_text(code)
+            continue
+        output = ""
+        for line in code.splitlines():
+            start = next(filter(line.startswith, OURS), "")
+            ours = f"{sys.executable} {OURS[start]}{line.removeprefix(start)}" if start else line
+            ended, answer = typed(ours, directory, **env)
+            assert ended == 0 and "Traceback" not in answer, f"$ {line}\n{answer}\nexit code {ended}"
+            output += answer
+            printed[line] = printed.get(line, "") + answer
+    return printed
+
+
+def test_the_first_hour(followed: dict[str, str]) -> None:
+    printed = followed
+    assert printed["sej count orders"] == "3\n"
+    assert printed["python producer.py"] == "appended as message 3\n"
+    # Run three times: four messages, then nothing, then the new one.
+    assert [line.split()[0] for line in printed["python reader.py"].splitlines()] == ["0", "1", "2", "3", "4"]
+    assert printed["python reader.py"].endswith("4 b'carol' b'1 melon'\n")
+    assert "invalid literal" in printed["python jobs.py"]
+    workers = printed["python worker.py & python worker.py & wait"]
+    assert re.search(r"^worker \d+, shard \d", workers, re.MULTILINE)  # lines of two processes may mix
+    assert sum(map(int, re.findall(r"handled (\d+)", workers))) == 100
+    assert "mailing order" in next(text for line, text in printed.items() if line.startswith("sej shard work"))
+    assert "sending to alice" in printed["sej queue get mails -- xargs echo sending"]
+    assert printed["cat todo.tq"].startswith("#queue\n\\seq=000000000001\n=ship order 17\n-call carol\n")
+    assert printed["sej tail todo"].count("\n") == 2
+    assert "sound: 1 segment" in printed["sej verify orders"]
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SPARK_EXAMPLES = [path for path in EXAMPLES if path.stem.startswith("spark_")]
+PROGRAMS = [path for path in EXAMPLES if path not in SPARK_EXAMPLES]
+
+
+@pytest.mark.parametrize("example", PROGRAMS, ids=lambda path: path.stem)
+def test_example_runs(example: Path, tmp_path: Path) -> None:
+    done = forked(str(example), example.read_text(), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark_directory")
+@pytest.mark.parametrize("example", SPARK_EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("default")
+def test_example_runs_in_a_session_that_is_there(example: Path) -> None:
+    runpy.run_path(str(example), run_name="__main__")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_short_and_listed(example: Path) -> None:
+    text = example.read_text()
+    assert text.startswith('"""')
+    assert len(text.splitlines()) < 40
+    assert f"[{example.name}]({example.name})" in (example.parent / "README.md").read_text()
