@@ -52,17 +52,6 @@ def test_every_command_that_looks_takes_json() -> None:
     assert not without - CHANGING
 
 
-def required(command: click.Command) -> list[click.Argument]:
-    return [one for one in command.params if isinstance(one, click.Argument) and one.required]
-
-
-@pytest.mark.parametrize("words", [words for words in LEAVES if required(LEAVES[words])], ids=" ".join)
-def test_nothing_is_wrong_usage(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    done = inside(monkeypatch, *words)
-    assert done.code == 2
-    assert "Usage: sej" in done.err
-
-
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_an_empty_path_is_not_the_current_directory(words: tuple[str, ...]) -> None:
     for parameter in LEAVES[words].params:

@@ -58,27 +58,6 @@ def test_a_short_command_loads_nothing_heavy(words: list[str], allowed: set[str]
     assert loaded & HEAVY - allowed == set()
 
 
-def test_errors_go_to_standard_error(tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "count", str(tmp_path)], env=ENV, capture_output=True, check=False)
-    assert done.stdout == b""
-    assert done.stderr.startswith(b"sej: ")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_completion_in_a_shell(tmp_path: Path) -> None:
-    """What bash would be offered, asked as click's own script asks."""
-
-    def offered(words: str, at: int) -> set[bytes]:
-        env = {**ENV, "_SEJ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-        script = Path(sys.executable).parent / "sej"
-        done = subprocess.run([script], env=env, cwd=tmp_path, capture_output=True, check=True)
-        return {line.partition(b",")[2] for line in done.stdout.splitlines()}
-
-    assert {b"repair", b"reset"} <= offered("sej re", 1)
-    assert {b"claim", b"check"} <= offered("sej tq c", 2)
-    assert {b"--dry-run"} <= offered("sej repair --d", 2)
-
-
 def test_a_contribution_that_cannot_be_loaded_does_not_affect_others(tmp_path: Path) -> None:
     info = tmp_path / "broken-1.0.dist-info"
     info.mkdir()
