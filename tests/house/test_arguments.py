@@ -64,6 +64,7 @@ class Things:
         self.tree = shard.Path(path / "tree", "t", 1)
         with shard.Writer(self.tree) as parts:
             parts.append(b"v", b"k")
+        self.new_tree = shard.Path(self.new("t"), "p", 1)
         self.store = stack.enter_context(hub.Store(path / "hub"))
         self.store.put("client", "journal", [sej.Message(0, 0, 0, b"", b"v")])
         self.client = stack.enter_context(hub.wire.Client("127.0.0.1:1"))
@@ -76,7 +77,28 @@ class Things:
     def new(self, name: str) -> str:
         return str(self.path / name)
 
+    def cars(self, folder: str, **more: Any) -> dict[str, Any]:
+        return {"directory": self.new(folder), "name": "cars", **more}
 
+
+def _without(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """A function with the same signature but for these parameters."""
+    signature = inspect.signature(function)
+    kept = [each for name, each in signature.parameters.items() if name not in names]
+
+    def like() -> None: ...
+
+    like.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return like
+
+
+def _listed(function: Callable[..., Any], good: dict[str, Any]) -> Case:
+    """A function whose arguments are checked when its result is read."""
+    return Case(lambda **given: list(function(**given)), good, function)
+
+
+RUN = {"handler": print, "timeout": 0.0}
+SHARED_OPTIONS = _without(sej.SharedWriter, "disk", "token")
 CASES: dict[str, Callable[[Things], Case]] = {
     "sej.Writer": lambda t: Case(sej.Writer, {"path": t.new("w")}),
     "sej.SharedWriter": lambda t: Case(sej.SharedWriter, {"path": t.new("w")}),
@@ -98,10 +120,8 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.Journal.verify": lambda t: Case(sej.Journal(t.journal).verify, {}),
     "sej.Retention": lambda t: Case(sej.Retention, {}),
     "sej.Consumer": lambda t: Case(sej.Consumer, {"path": t.journal, "name": "consumer"}),
-    "sej.Consumer.run": lambda t: Case(sej.Consumer(t.journal, "run").run, {"handler": print, "timeout": 0.0}),
-    "sej.Consumer.run_batches": lambda t: Case(
-        sej.Consumer(t.journal, "run").run_batches, {"handler": print, "timeout": 0.0}
-    ),
+    "sej.Consumer.run": lambda t: Case(sej.Consumer(t.journal, "run").run, RUN),
+    "sej.Consumer.run_batches": lambda t: Case(sej.Consumer(t.journal, "run").run_batches, RUN),
     "sej.Writer.append": lambda t: Case(t.writer.append, {"value": b"v"}, _Writer.append),
     "sej.Writer.append_many": lambda t: Case(t.writer.append_many, {"values": [b"v"]}),
     "sej.Writer.append_messages": lambda t: Case(t.writer.append_messages, {"messages": []}),
@@ -110,9 +130,7 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "sej.SharedWriter.append_many": lambda t: Case(t.shared.append_many, {"values": [b"v"]}),
     "sej.open_queue": lambda t: Case(sej.open_queue, {"path": t.new("q")}),
     "sej.open_queue, options": lambda t: Case(sej.open_queue, {"path": t.new("q")}, JournalQueue),
-    "sej.open_queue, writer": lambda t: Case(
-        sej.open_queue, {"path": t.new("q")}, _without(sej.SharedWriter, "disk", "token")
-    ),
+    "sej.open_queue, writer": lambda t: Case(sej.open_queue, {"path": t.new("q")}, SHARED_OPTIONS),
     "sej.work": lambda t: Case(sej.work, {"queue": t.queue, "handler": print, "until_empty": True}),
     "sej.WorkQueue.put": lambda t: Case(t.queue.put, {"value": b"v"}),
     "sej.WorkQueue.put_many": lambda t: Case(t.queue.put_many, {"values": [b"v"]}),
@@ -141,10 +159,8 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "shard.Path.index": lambda t: Case(t.tree.index, {"key": b"k"}),
     "shard.Path.parse": lambda t: Case(shard.Path.parse, {"path": t.tree.dir(0)}),
     "shard.index_of": lambda t: Case(shard.index_of, {"key": b"k", "bits": 1}),
-    "shard.Writer": lambda t: Case(shard.Writer, {"path": shard.Path(t.new("t"), "p", 1)}),
-    "shard.Writer, options": lambda t: Case(
-        shard.Writer, {"path": shard.Path(t.new("t"), "p", 1)}, _without(sej.Writer, "path")
-    ),
+    "shard.Writer": lambda t: Case(shard.Writer, {"path": t.new_tree}),
+    "shard.Writer, options": lambda t: Case(shard.Writer, {"path": t.new_tree}, _without(sej.Writer, "path")),
     "shard.Scanner": lambda t: Case(shard.Scanner, {"path": t.tree}),
     "shard.Worker": lambda t: Case(shard.Worker, {"path": t.tree, "name": "worker"}),
     "shard.lag": lambda t: Case(shard.lag, {"path": t.tree, "name": "worker"}),
@@ -179,26 +195,18 @@ CASES: dict[str, Callable[[Things], Case]] = {
     "pipeline.session": lambda t: Case(pipeline.session, {}),
     "textqueue.TextQueue": lambda t: Case(textqueue.TextQueue, {"path": t.new("other.tq")}),
     "textqueue.check": lambda t: Case(textqueue.check, {"path": t.new("jobs.tq")}),
-    "kestrel.Queue": lambda t: Case(kestrel.Queue, {"directory": t.new("k"), "name": "q"}),
-    "kestrel.pack": lambda t: Case(kestrel.pack, {"directory": t.new("spool"), "name": "cars"}),
-    "kestrel.read_journal": lambda t: Case(
-        lambda **given: list(kestrel.read_journal(**given)), {"path": t.new("spool/cars")}, kestrel.read_journal
-    ),
-    "kestrel.replay": lambda t: Case(kestrel.replay, {"directory": t.new("spool"), "name": "cars"}),
-    "kestrel.export": lambda t: Case(kestrel.export, {"directory": t.new("spool"), "name": "cars", "writer": t.writer}),
-    "kestrel.import_": lambda t: Case(kestrel.import_, {"directory": t.new("k"), "name": "q", "messages": []}),
-    "kestrel.segmented.Queue": lambda t: Case(segmented.Queue, {"directory": t.new("k"), "name": "q"}),
-    "kestrel.segmented.export": lambda t: Case(
-        segmented.export, {"directory": t.new("spool3"), "name": "cars", "writer": t.writer}
-    ),
-    "kestrel.segmented.import_": lambda t: Case(
-        segmented.import_, {"directory": t.new("k"), "name": "q", "messages": []}
-    ),
-    "kestrel.segmented.load": lambda t: Case(segmented.load, {"directory": t.new("spool3"), "name": "cars"}),
+    "kestrel.Queue": lambda t: Case(kestrel.Queue, t.cars("k")),
+    "kestrel.pack": lambda t: Case(kestrel.pack, t.cars("spool")),
+    "kestrel.read_journal": lambda t: _listed(kestrel.read_journal, {"path": t.new("spool/cars")}),
+    "kestrel.replay": lambda t: Case(kestrel.replay, t.cars("spool")),
+    "kestrel.export": lambda t: Case(kestrel.export, t.cars("spool", writer=t.writer)),
+    "kestrel.import_": lambda t: Case(kestrel.import_, t.cars("k", messages=[])),
+    "kestrel.segmented.Queue": lambda t: Case(segmented.Queue, t.cars("k")),
+    "kestrel.segmented.export": lambda t: Case(segmented.export, t.cars("spool3", writer=t.writer)),
+    "kestrel.segmented.import_": lambda t: Case(segmented.import_, t.cars("k", messages=[])),
+    "kestrel.segmented.load": lambda t: Case(segmented.load, t.cars("spool3")),
     "kestrel.segmented.read_reader_file": lambda t: Case(segmented.read_reader_file, {"path": t.new("none")}),
-    "kestrel.segmented.read_writer_file": lambda t: Case(
-        lambda **given: list(segmented.read_writer_file(**given)), {"path": t.new("none")}, segmented.read_writer_file
-    ),
+    "kestrel.segmented.read_writer_file": lambda t: _listed(segmented.read_writer_file, {"path": t.new("none")}),
 }
 
 EXCEPTIONS = {("sej.WorkQueue.put", "key", None), ("shard.Path.parse", "path", "")}
@@ -215,17 +223,6 @@ NO_INPUT = {
     pipeline: {"Arrived", "Behind", "Lag", "Stream", "Table", "register", "spark_conf"},
 }  # fmt: skip
 """By package: results, constants and what a session of Spark's is for; a Message is checked when it is appended."""
-
-
-def _without(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """A function with the same signature but for these parameters."""
-    signature = inspect.signature(function)
-    kept = [each for name, each in signature.parameters.items() if name not in names]
-
-    def like() -> None: ...
-
-    like.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return like
 
 
 def nonsense(annotation: str) -> Iterator[Any]:
@@ -261,6 +258,13 @@ def things(tmp_path: Path) -> Iterator[Things]:
         yield Things(tmp_path, stack)
 
 
+def close(result: Any) -> None:
+    """Close what a call has opened."""
+    closing = getattr(result, "close", None)
+    if closing is not None and not inspect.iscoroutinefunction(closing):
+        closing()
+
+
 def tree(path: Path) -> list[tuple[str, bytes]]:
     return sorted((str(each), each.read_bytes()) for each in path.rglob("*") if each.is_file())
 
@@ -286,9 +290,7 @@ def test_nonsense_is_refused_by_the_call_and_the_error_names_the_argument(name: 
                 wrong.append(f"{parameter.name}={value!r}: {type(error).__name__}: {error}")
             else:
                 wrong.append(f"{parameter.name}={value!r} was taken")
-                close = getattr(result, "close", None)
-                if close is not None and not inspect.iscoroutinefunction(close):
-                    close()
+                close(result)
     assert not wrong, "\n".join(wrong)
     assert tree(things.path) == before
 
@@ -301,9 +303,7 @@ def test_a_duration_may_be_a_text(name: str, things: Things) -> None:
             assert re.search(r"\bSeconds\b|\bfloat \| str\b", str(parameter.annotation)), parameter
             with suppress(UnavailableError):  # the duration was taken; no hub is there
                 result = case.call(**{**case.good, parameter.name: "0.01s"})
-                close = getattr(result, "close", None)
-                if close is not None and not inspect.iscoroutinefunction(close):
-                    close()
+                close(result)
 
 
 @pytest.mark.parametrize("package", NO_INPUT, ids=lambda package: package.__name__)
