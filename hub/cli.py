@@ -25,7 +25,7 @@ from hub.naming import Source, find_sources, is_root, no_such_journal, require_r
 from hub.overview import clean as clean_root
 from hub.overview import stats as stats_of
 from hub.store import MIN_FREE_BYTES, Store
-from sej.cli.shared.command import DURATION, JSON, PATH, PLACE, SIZE, IntRange, exit_of, until_reader_leaves
+from sej.cli.shared.command import DURATION, JSON, PATH, PLACE, SIZE, IntRange, exit_of, print_row, until_reader_leaves
 from sej.cli.shared.options import form_options, retention_options
 from sej.cli.shared.readers import holder_of
 from sej.cli.shared.text import Moment, as_text, human_duration, human_size, json_row, print_messages, shown
@@ -211,9 +211,6 @@ def list_(root: Path, json: bool) -> None:
         locks = {reader: holder_of(os.path.join(ofs, f"{reader}.lck")) for reader in journal.lag}
         row["holders"] = {reader: _holder_row(journal.holders.get(reader), lock) for reader, lock in locks.items()}
         row |= dict(zip(("client", "journal"), row.pop("source"), strict=True))
-        if json:
-            click.echo(jsonlib.dumps(row))
-            continue
         came = "never"
         if journal.last_arrival_ns is not None:
             came = datetime.fromtimestamp(journal.last_arrival_ns / 1e9, UTC).isoformat(timespec="seconds")
@@ -223,7 +220,7 @@ def list_(root: Path, json: bool) -> None:
         )
         wrong = "" if journal.error is None else f"  {shown(journal.error)}"
         span, size = f"{journal.first_offset}..{journal.end_offset}", human_size(journal.size)
-        click.echo(f"{journal.source}  {span}  {size}  last {came}{behind}{wrong}")
+        print_row(row, f"{journal.source}  {span}  {size}  last {came}{behind}{wrong}", json)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import re
 import sys
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipeline.tables.commands import Given, hub_options
-from sej.cli.shared.command import JSON, IntRange
+from sej.cli.shared.command import JSON, IntRange, print_row
 from sej.errors import JournalNotFoundError, SejError
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def count(root: Path, json: bool, way: Given) -> None:
     Example: sej spark count data
     """
     messages = _total(root, way)
-    click.echo(jsonlib.dumps({"messages": messages}) if json else messages)
+    print_row({"messages": messages}, messages, json)
 
 
 def _run(job: str, *places: Path | str, master: str | None, way: Given, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 from pathlib import Path as FilePath
@@ -17,6 +16,7 @@ from sej.cli.shared.command import (
     Exit,
     IntRange,
     ProgramCommand,
+    print_row,
     progress_bar,
     require_program,
     run_program,
@@ -74,12 +74,9 @@ def list_(root: FilePath, json: bool, reader: str | None) -> None:
         late = behind.get((found.prefix, found.bits, found.index))
         if late is not None:
             row |= {"lag_messages": late.messages, "lag_bytes": late.bytes, "lag_s": round(late.seconds, 3)}
-        if json:
-            click.echo(jsonlib.dumps(row))
-        else:
-            shown = [found.name, row["first_offset"], row["end_offset"], row["bytes"]]
-            shown += [f"{late.messages} behind, {late.seconds:.1f} s"] if late is not None else []
-            click.echo("\t".join(map(str, shown)))
+        shown = [found.name, row["first_offset"], row["end_offset"], row["bytes"]]
+        shown += [f"{late.messages} behind, {late.seconds:.1f} s"] if late is not None else []
+        print_row(row, "\t".join(map(str, shown)), json)
 
 
 @app.command()
@@ -94,7 +91,7 @@ def check(root: FilePath, json: bool) -> None:
     """
     problems = check_root(root)
     for problem in problems:
-        click.echo(jsonlib.dumps(problem._asdict()) if json else problem)
+        print_row(problem._asdict(), problem, json)
     if problems:
         raise SystemExit(Exit.WRONG)
 
