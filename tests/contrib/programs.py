@@ -4,16 +4,24 @@ import functools
 import os
 import random
 import signal
+import sqlite3
 import sys
+from importlib import import_module
 from typing import Any
 
 import sej
 from sej.contrib.database import Postgres, Sqlite
 from sej.contrib.inbox import Inbox
 from sej.contrib.outbox import Outbox, Relay
-from tests.contrib.conftest import connect
 from tests.crash.harness import ROOT
 from tests.forking import Forkserver, Piped
+
+
+def connect(database: str) -> Any:
+    """Open a connection as a program does."""
+    if database.startswith("postgresql:"):
+        return import_module("psycopg").connect(database)
+    return sqlite3.connect(database, timeout=30)
 
 
 @functools.cache

@@ -1,10 +1,15 @@
-"""Outbox and inbox: rows are moved if they were committed, once, and each message has one effect, through kills."""
+"""Outbox and inbox: rows are moved if they were committed, once, and each message has one effect, through kills.
+
+The databases are files of SQLite, and a PostgreSQL server that the tests start.
+"""
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,11 +25,81 @@ from sej.contrib.inbox import Inbox
 from sej.contrib.outbox import Outbox, Relay
 from tests.cli.command import sej as command
 from tests.cli.command import start
-from tests.contrib.conftest import Server, connect
-from tests.contrib.programs import effect, run
+from tests.contrib.programs import connect, effect, run
 from tests.forking import Piped
 from tests.sej.hooks import PATIENCE_S, Worker
 from tests.sej.support import read_all, values
+
+NO_POSTGRES = (
+    "no PostgreSQL server was found, so outbox and inbox are tested with SQLite alone: `apt-get install postgresql`"
+)
+NO_PSYCOPG = "psycopg is missing, so outbox and inbox are tested with SQLite alone: run `make setup`"
+
+
+class Server:
+    """A cluster of its own, reached through a socket in its folder."""
+
+    def __init__(self, binaries: Path) -> None:
+        self.binaries = binaries
+        self.user = "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+        self.folder = tempfile.mkdtemp(prefix="sej-pg-", dir="/tmp")  # the path of a socket is short
+        if self.user is not None:
+            shutil.chown(self.folder, self.user)
+        self.run("initdb", "-A", "trust", "-U", "postgres", "--no-sync", "-D", f"{self.folder}/data")
+        self.start()
+        self.count = 0
+
+    def run(self, program: str, *arguments: str) -> None:
+        words = [str(self.binaries / program), *arguments]
+        subprocess.run(words, user=self.user, cwd=self.folder, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+    def start(self) -> None:
+        # Without fsync: processes die here, and not the machine.
+        options = f"-k {self.folder} -c listen_addresses= -c max_connections=40 -c fsync=off"
+        log = f"{self.folder}/log"
+        self.run("pg_ctl", "-w", "-D", f"{self.folder}/data", "-l", log, "-o", options, "start")
+
+    def stop(self, mode: str) -> None:
+        self.run("pg_ctl", "-w", "-D", f"{self.folder}/data", "-m", mode, "stop")
+
+    def kill(self) -> None:
+        """Kill all its processes, as a crash does, and start it again."""
+        self.stop("immediate")
+        self.start()
+
+    def database(self) -> str:
+        """Create an empty database, and return its URL."""
+        self.count += 1
+        url = f"postgresql:///postgres?host={self.folder}&user=postgres"
+        with import_module("psycopg").connect(url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE test{self.count}")
+        return url.replace("/postgres?", f"/test{self.count}?")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip(NO_POSTGRES)
+    pytest.importorskip("psycopg", reason=NO_PSYCOPG)
+    server = Server(found[-1].parent)
+    try:
+        yield server
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The path or the URL of a database without tables."""
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("server").database()
+        return url
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    return str(path)
 
 
 @contextmanager
