@@ -72,6 +72,9 @@ class _Receiver(ABC):
     content_type: str
     variable = "SEJ_FORWARD_HEADERS"
 
+    def __init__(self, url: SplitResult, _: str) -> None:
+        self._url = url.geturl()
+
     def kind(self, message: sej.Message) -> bytes:
         """Return what all messages of one request have in common."""
         return b""
@@ -91,9 +94,6 @@ class _Collector(_Receiver):
     content_type = "application/x-protobuf"
     variable = "OTEL_EXPORTER_OTLP_HEADERS"
 
-    def __init__(self, url: SplitResult, _: str) -> None:
-        self._url = url.geturl().rstrip("/")
-
     def kind(self, message: sej.Message) -> bytes:
         return message.key
 
@@ -101,7 +101,7 @@ class _Collector(_Receiver):
         key = messages[0].key
         if key not in _SIGNALS:
             raise _RefusedError(f"the key must be traces, metrics or logs, got {key[:40]!r}")
-        return f"{self._url}/v1/{key.decode()}", b"".join(message.value for message in messages)
+        return f"{self._url.rstrip('/')}/v1/{key.decode()}", b"".join(message.value for message in messages)
 
 
 class _Loki(_Receiver):
@@ -132,9 +132,6 @@ class _Program(_Receiver):
     """Any program that takes JSON."""
 
     content_type = "application/x-ndjson"
-
-    def __init__(self, url: SplitResult, _: str) -> None:
-        self._url = url.geturl()
 
     def request(self, messages: Sequence[sej.Message]) -> tuple[str, bytes]:
         return self._url, b"".join(json.dumps(_row(message)).encode() + b"\n" for message in messages)
