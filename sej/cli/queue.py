@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -29,6 +29,7 @@ from sej.cli.shared.command import (
     JSON,
     PATH,
     Exit,
+    Function,
     IntRange,
     ProgramCommand,
     print_row,
@@ -110,7 +111,7 @@ class Place(NamedTuple):
             raise FileNotFoundError(f"{self.path}: the queue does not exist; `sej queue put` creates it")
 
 
-def placed_command(command: Callable[..., None]) -> Callable[..., None]:
+def placed_command(command: Function) -> Function:
     """Pass a command the queue that its argument and options name."""
 
     @click.argument("path", metavar="QUEUE", type=PATH)
@@ -128,7 +129,7 @@ def placed_command(command: Callable[..., None]) -> Callable[..., None]:
     return placed
 
 
-def _command(function: Callable[..., None]) -> click.Command:
+def _command(function: Function) -> click.Command:
     """Make a function a subcommand that gets the queue."""
     made: click.Command = queue.command(placed_command(function))
     return made

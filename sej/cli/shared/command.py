@@ -133,6 +133,10 @@ def _user(number: int) -> str:
         return f"the user with id {number}"
 
 
+Function = Callable[..., None]
+"""The function of a command, which decorators of click get and return."""
+
+
 class FilePath(click.Path):
     """A path that is not empty: an empty one, as of a variable that is not set, would mean the current directory."""
 

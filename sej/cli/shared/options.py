@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from sej.cli.shared.command import AGE, DURATION, PLACE, SIZE, IntRange
+from sej.cli.shared.command import AGE, DURATION, PLACE, SIZE, Function, IntRange
 from sej.cli.shared.text import FORMS, Moment, form_named, print_messages, shown
 from sej.journal.directory import Directory, Gap
 from sej.journal.tail import Tail
@@ -41,7 +41,7 @@ MAX_ATTEMPTS: Final = click.option(
 )
 
 
-def lease_option(runs: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def lease_option(runs: str) -> Callable[[Function], Function]:
     """Return the option ``--lease`` of a command that renews it while something runs."""
     text = f"How long an item stays leased; renewed while {runs} runs."
     return click.option("--lease", "lease_s", type=DURATION, default="60s", show_default=True, help=text)
@@ -57,7 +57,7 @@ def range_options(command: _Command) -> _Command:
     return start(end(command))
 
 
-def retention_options(command: Callable[..., None]) -> Callable[..., None]:
+def retention_options(command: Function) -> Function:
     """Add ``--max-age``, ``--max-bytes``, ``--keep-segments`` and ``--dry-run``; refuse to clean without a limit."""
 
     @click.option(
