@@ -92,7 +92,7 @@ def _without(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
     return like
 
 
-def _listed(function: Callable[..., Any], good: dict[str, Any]) -> Case:
+def _listed(function: Any, good: dict[str, Any]) -> Case:
     """A function whose arguments are checked when its result is read."""
     return Case(lambda **given: list(function(**given)), good, function)
 
