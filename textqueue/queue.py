@@ -30,6 +30,7 @@ from sej.checks import (
     with_methods,
 )
 from sej.errors import ClosedError
+from sej.fork import watch_forks
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk, absolute_name, absolute_path
 from textqueue.claims.claim import Claim, claiming
@@ -126,6 +127,7 @@ class TextQueue:
         self._window: Iterator[Message] = iter(())
         self._threads = threading.RLock()
         self._closed = False
+        watch_forks(self)
         self._inputs = Inputs(
             None if path is None else files_of(os.fspath(path), writer, disk),
             writer,
@@ -538,6 +540,10 @@ class TextQueue:
         require(status=(status, _STATUS))
         source = self._inputs.target()
         return [Message(source, raw, position, epoch) for position, raw, epoch in append(source, entries, status)]
+
+    def _after_fork(self) -> None:
+        """In a forked child: a thread that does not exist here may have held the mutex."""
+        self._threads = threading.RLock()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ import pytest
 
 from sej.system.disk import OS, OsDisk
 from sej.system.locks import replace_leased
-from tests.textqueue.claiming import MUTEX, got, taken
+from tests.textqueue.claiming import MUTEX, got, plain, taken
 from textqueue import TextQueue
 from textqueue.ledger.log import STATE, Ledger
 
@@ -169,15 +169,17 @@ def test_a_child_forked_in_a_session_of_another_thread_edits(path: Path) -> None
     with TextQueue(path) as q, ThreadPoolExecutor(1) as pool:
         message = got(q)
         session = q._inputs.sources[0].file
+        pool.submit(q._threads.acquire).result()
         pool.submit(session.__enter__).result()
         child = os.fork()
         if not child:
             signal.alarm(20)
             message.mark_as_cleared()
-            os._exit(0)
+            os._exit(q.take() is None)
         pool.submit(session.__exit__).result()
+        pool.submit(q._threads.release).result()
         assert os.waitpid(child, 0)[1] == 0
-    assert path.read_bytes().startswith(b"=a\n")
+    assert plain(path).startswith(b"=a\n")
 
 
 def _forked() -> int:

@@ -12,6 +12,7 @@ import pytest
 
 import sej
 import textqueue
+from sej.system.disk import OsFile
 from tests.sej.interrupts import interrupt, locked_below
 from tests.textqueue.claiming import plain
 from textqueue.editing.queue_file import QueueFile
@@ -86,6 +87,21 @@ def test_an_interrupt_leaves_no_lease_when_the_queue_is_closed(tmp_path: Path) -
                 message.mark_as_cleared()
             assert other.conflicts == []
     assert place > 300
+
+
+def test_a_lock_is_free_after_an_interrupt_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: OsFile) -> None:
+        raise KeyboardInterrupt
+
+    with textqueue.TextQueue(tmp_path / "jobs.tq") as q:
+        q.append("a")
+        monkeypatch.setattr(OsFile, "unlock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            q.append("b")
+        monkeypatch.undo()
+        assert locked_below(tmp_path) == []
+        q.append("c")
+        assert plain(tmp_path / "jobs.tq") == b"-a\n-b\n-c\n"
 
 
 def append(q: textqueue.TextQueue) -> None:

@@ -204,6 +204,9 @@ class Guard:
                 self._locked = False
                 if self._file is not None:
                     self._file.unlock()
+        except BaseException:  # a signal handler raised it before the lock was released
+            self._close()
+            raise
         finally:
             self._depth -= 1
             self.threads.release()
