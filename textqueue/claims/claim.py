@@ -50,7 +50,7 @@ from textqueue.editing.tq_file import ClaimLostError, TqFile
 from textqueue.errors import MessageMovedError, TextQueueError
 from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
-from textqueue.format.parser import digest, essence, retries_of
+from textqueue.format.parser import digest, retries_of
 from textqueue.format.windows import require_resolved, scan
 from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Record
 
@@ -434,7 +434,7 @@ class Claimer:
 def claimed(file: File, position: int, record: Record) -> bytes:
     """Return the queued message at the position of a claim, or empty bytes."""
     raw = entry_at(file, position) if position >= 0 else b""
-    return raw if raw[:1] == b"-" and digest(essence(raw)) == record.digest else b""
+    return raw if raw[:1] == b"-" and digest(raw) == record.digest else b""
 
 
 def _used_up(raw: bytes) -> bool:

@@ -37,7 +37,7 @@ from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import MessageStatus
-from textqueue.format.parser import digest, essence, value_of
+from textqueue.format.parser import digest, value_of
 from textqueue.ledger.log import CLAIMS, MARKS
 from textqueue.ledger.sidecar import Intent, read_intent, write_intent
 
@@ -146,7 +146,7 @@ def _claimed(source: TqFile, intent: Intent) -> list[tuple[Place, bytes]]:
                 there.setdefault(record.digest + known, []).append(Place(record.position, raw, ledger.epoch))
     found = []
     for raw, owner in zip(intent.raws, intent.owners, strict=True):
-        name = digest(essence(raw))
+        name = digest(raw)
         places = there.get(name + owner) or there.get(name)
         if places:
             found.append((places.pop(), owner))

@@ -28,7 +28,7 @@ from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import Conflict, InvalidTextError
 from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
-from textqueue.format.parser import digest, essence
+from textqueue.format.parser import digest
 from textqueue.ledger.sidecar import real_path, sidecar_path
 from textqueue.queue import TextQueue
 from textqueue.reading.details import Detail, details
@@ -207,7 +207,7 @@ _ALIKE_MAX: Final = 10
 
 def hash_of(message: Message) -> str:
     """Return the second part of the name of a message."""
-    return digest(essence(message.raw))[:8].decode()
+    return digest(message.raw)[:8].decode()
 
 
 def name_of(message: Message, path: Path) -> str:
@@ -229,7 +229,7 @@ def named(queue: TextQueue, path: Path, words: Iterable[str], among: Collection[
     """
     made: dict[Message, None] = {}
     messages = details(queue.messages(list(MessageStatus)), now_ns=0)
-    there = [(one, digest(essence(one.message.raw)).decode()) for one in messages]
+    there = [(one, digest(one.message.raw).decode()) for one in messages]
     for word in words:
         if not word.strip():
             raise click.UsageError("expected a message: its name, a line, or the beginning of its hash or text; got ''")

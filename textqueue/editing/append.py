@@ -14,7 +14,7 @@ from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError
 from textqueue.format.grammar import BOM, MessageStatus
-from textqueue.format.parser import digest, essence, render
+from textqueue.format.parser import digest, render
 from textqueue.ledger.log import APPENDED, text_detail
 
 New = tuple[str | bytes, Sequence[str | bytes]]
@@ -90,7 +90,7 @@ def _append(session: QueueFile, entries: Sequence[New], status: MessageStatus) -
         places.append(Place(position, raw, 0))
         position += len(raw)
     logged = places if len(places) <= _LOGGED else places[-1:]
-    lines = [(APPENDED, position, digest(essence(raw)), text_detail(raw)) for position, raw, _ in logged]
+    lines = [(APPENDED, position, digest(raw), text_detail(raw)) for position, raw, _ in logged]
     return [place._replace(epoch=session.ledger.epoch) for place in places] if session.log(lines) else None
 
 

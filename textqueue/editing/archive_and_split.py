@@ -56,7 +56,7 @@ from textqueue.errors import InvalidTextError, TextQueueError
 from textqueue.format.generation import NUMBER, Generation, is_generation
 from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import decode, digest, encode, essence
+from textqueue.format.parser import decode, digest, encode
 from textqueue.format.windows import Token, placed, require_resolved, scan, token_of
 from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
 from textqueue.ledger.sidecar import (
@@ -134,7 +134,7 @@ def put_rest(session: QueueFile, temporary: str, after: Token, parts: Sequence[P
         return False
     ledger, gone = session.ledger, _spans(parts)
     lines = [
-        (ARCHIVED, at, digest(essence(raw)), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
+        (ARCHIVED, at, digest(raw), WAS + raw[:1] if raw[0] in MARKS else EMPTY)
         for at, raw in parts
         if raw[0] != _COMMENT
     ]

@@ -209,7 +209,7 @@ class Message:
                     position=self.position,
                 )
             text = quote_from_bytes(data, safe=PLAIN).encode()
-            owner = b"%s/%d/%s" % (digest(essence(raw)), index % len(variables), text)
+            owner = b"%s/%d/%s" % (digest(raw), index % len(variables), text)
             return Change([(found.position, data.ljust(len(found.data)))], SET, owner)
 
         return change

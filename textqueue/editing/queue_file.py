@@ -41,7 +41,7 @@ from textqueue.editing.proof import BELOW, Change, Making, Place, here
 from textqueue.editing.reconcile import Spans, examine, first_state, shifted
 from textqueue.errors import Conflict
 from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
-from textqueue.format.parser import decode, digest, essence, value_of
+from textqueue.format.parser import decode, digest, value_of
 from textqueue.format.windows import Token, scan, token_of, unknown
 from textqueue.ledger.log import Ledger, Line, Record
 from textqueue.ledger.sidecar import Guard, interrupted, sidecar_path, temporary_file
@@ -172,7 +172,7 @@ class QueueFile:
                     parts.append((at, NUMBER % was, NUMBER % number))
                 token = replace_leased(self.guard.real_path, ledger.token, parts, BELOW)
                 if token is not None:
-                    ledger.append([(change.kind, position, digest(essence(new)), change.detail)], token, number)
+                    ledger.append([(change.kind, position, digest(new), change.detail)], token, number)
                     return Place(position, new, ledger.epoch)
             finally:
                 self.thread = 0
@@ -206,7 +206,7 @@ class QueueFile:
                 if not self.alone and not self._write_shared(position, raw, new, writes[before:]):
                     whole = False
                     break
-                lines.append((change.kind, position, digest(essence(new)), change.detail))
+                lines.append((change.kind, position, digest(new), change.detail))
             done.append(new)
         if self.alone and len(writes) >= _MANY:
             self.alone = self._leased = whole = self._write_blocks(writes)

@@ -99,7 +99,7 @@ def first_state(file: File, token: Token) -> tuple[list[Record], Token, Generati
         found += generations_in(window.data, window.position)
         for position, raw in placed(window.position, window.data) if b"@" in window.data else ():
             if raw[0] == _QUEUED and is_claim(holder := holder_of(raw)) and is_alive(holder):
-                claims.append(Record(log.IN_MUTEX, 0, position, digest(essence(raw)), token, holder))
+                claims.append(Record(log.IN_MUTEX, 0, position, digest(raw), token, holder))
     return claims, token, found[0] if found else Generation(-1, 0)
 
 
@@ -187,7 +187,7 @@ class _Replay:
         for position, raw in scan_chunks(file) if wanted else ():
             if self._unnumbered and raw[0] in STATUS_OF:
                 self._texts.add(log.text_detail(raw))
-            if raw[0] in STATUS_OF and (name := digest(essence(raw))) in wanted:
+            if raw[0] in STATUS_OF and (name := digest(raw)) in wanted:
                 self._by[name].append(_Message(position, raw))
 
     def redo(self, *, deliver: bool) -> None:
@@ -300,7 +300,7 @@ class _Replay:
         at, old = variables[int(number)]
         message.write(at, data.ljust(len(old)))
         self._by[was].remove(message)
-        self._by[digest(essence(bytes(message.raw)))].append(message)
+        self._by[digest(bytes(message.raw))].append(message)
         self._places[when[1], record.position, record.digest] = message
 
     def _follow(self, message: _Message) -> None:
@@ -353,7 +353,7 @@ class _Replay:
                 raw = bytes(message.raw)
                 kind = log.IN_MUTEX if holder_of(raw) == claim.holder else log.IN_LEDGER
                 at = shifted(message.position, gone)
-                found.append(claim._replace(kind=kind, position=at, digest=digest(essence(raw))))
+                found.append(claim._replace(kind=kind, position=at, digest=digest(raw)))
         return found
 
 

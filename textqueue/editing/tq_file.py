@@ -94,10 +94,8 @@ class Delivered:
             self.pending[-1] = new
             return
         self.settle()
-        was, now = hash_of(old), hash_of(new)
-        if self._counts[was] > 0:
-            self._counts[was] -= 1
-            self._counts[now] += 1
+        if self._counts and take(self._counts, hash_of(old)):
+            self._counts[hash_of(new)] += 1
 
 
 def take(skips: Counter[int], name: int) -> bool:
@@ -202,7 +200,7 @@ class TqFile:
     def holder(self, place: Place) -> bytes:
         """Return the process that has claimed a message, under the lock; empty: none that is alive."""
         record = self.file.ledger.claims.get(place.position)
-        logged = record is not None and record.digest == digest(essence(place.raw))
+        logged = record is not None and record.digest == digest(place.raw)
         owner = record.detail if record is not None and logged else holder_of(place.raw)
         claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
         return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
@@ -227,7 +225,7 @@ class TqFile:
         The message is not in the file, and a person may restore it; or a save has written a part of it.
         """
         with suppress(OSError), self.file as session:
-            ledger, name = self.file.ledger, digest(essence(raw))
+            ledger, name = self.file.ledger, digest(raw)
             alike = [at for at, claim in ledger.claims.items() if (claim.digest, claim.detail) == (name, owner)]
             if alike:
                 at = min(alike, key=lambda at: (at >= 0, abs(at - position)))
@@ -340,7 +338,7 @@ class TqFile:
         ledger, leased = self.file.ledger, claimant(owner) != owner
         if ledger.has_claim(place.position, owner, place.epoch):
             return place
-        name = digest(essence(place.raw))
+        name = digest(place.raw)
         there = [(at, claim.digest) for at, claim in ledger.claims.items() if claim.detail == owner]
         if not there and leased and self.leases.is_over(owner):
             raise ClaimLostError(

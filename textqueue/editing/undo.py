@@ -18,7 +18,7 @@ from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import MessageMovedError
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
-from textqueue.format.parser import digest, essence
+from textqueue.format.parser import digest
 from textqueue.format.windows import scan_chunks
 from textqueue.ledger.log import APPENDED, ARCHIVED, GIVEN_BACK, MARKS, SET, STATE, WAS, Record
 
@@ -79,7 +79,7 @@ def _undo(edit: _Edit) -> Message:
         found = [
             Place(position, raw, session.ledger.epoch)
             for position, raw in scan_chunks(session.file)
-            if raw[0] == edit.after and digest(essence(raw)) == record.digest
+            if raw[0] == edit.after and digest(raw) == record.digest
         ]
     at = [place for place in found if place.position == record.position] if edit.current else found
     if not at:

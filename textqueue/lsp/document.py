@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from textqueue.format.grammar import CONTINUATION, DUE, MUTEX, PRIORITY, REASON, RETRIES, TAGS, VARIABLE
 from textqueue.format.mutex import ROOM
-from textqueue.format.parser import Entry, decode, digest, encode, essence, name_of, parse
+from textqueue.format.parser import Entry, decode, digest, encode, name_of, parse
 from textqueue.reading.checker import Problem, check_text
 
 VARIABLES: Final = {
@@ -45,7 +45,7 @@ class Item(NamedTuple):
     @property
     def name(self) -> bytes:
         """The hash by which the ledger knows it."""
-        return digest(essence(self.entry.raw))
+        return digest(self.entry.raw)
 
 
 class Document:

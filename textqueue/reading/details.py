@@ -18,7 +18,7 @@ from textqueue.editing.tq_file import TqFile
 from textqueue.format.generation import generations_in
 from textqueue.format.grammar import CONTROL_OF, STATUS_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import decode, digest, essence
+from textqueue.format.parser import decode, digest
 from textqueue.format.windows import placed
 from textqueue.ledger.log import CHANGES, CLAIMS, Record
 from textqueue.reading.cursor import pieces
@@ -45,7 +45,7 @@ def details(messages: Iterable[Message], *, now_ns: int) -> Iterator[Detail]:
     for source, group in itertools.groupby(messages, lambda message: message.source):
         for file in _opened(source):
             for message in group:
-                holder, since_ns = file.claim(message, digest(essence(message.raw)))
+                holder, since_ns = file.claim(message, digest(message.raw))
                 yield Detail(message, file.line(message.position), max(now_ns - since_ns, 0) / 1e9, holder)
 
 
@@ -122,7 +122,7 @@ class _File:
             return
         for at, raw in placed(position, data):
             if raw[0] == _QUEUED:
-                name = digest(essence(raw))
+                name = digest(raw)
                 known = held or name in self._edited
                 yield self.claim(Message(self.source, raw, at, epoch), name) if known else (None, self._changed_ns)
 
