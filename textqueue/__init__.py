@@ -3,17 +3,19 @@
 The modules and folders, in the order in which they are best read::
 
     queue, errors     TextQueue, the public class; the errors
-    format            bytes as entries: the grammar, the parser, the mutex. No I/O
-    reading           files, the next message, waiting for new ones, check
+    format            bytes as entries: the grammar and the parser, the mutex, files read in windows
+    files, cursor     the files of a queue; the next message
     editing           changes of a file, each proven first; what a person's save has not seen is done again
-    ledger            the files next to a queue: the lock, and the log of all edits
-    claims            one worker for each message; moving messages into a journal
+    sidecar, log      the files next to a queue: the lock, and the log of all edits
+    claiming, drain   one worker for each message; moving messages into a journal
+    checker           mistakes in a file; the age and the holder of a message
     backend           a .tq file as a work queue
     commands, lsp     sej tq; the language server
     main              names for scripts of the published package
 """
 
-from textqueue.claims.claim import Claim
+from textqueue.checker import Problem, check
+from textqueue.claiming import Claim
 from textqueue.editing.message import Message
 from textqueue.errors import (
     Conflict,
@@ -24,9 +26,8 @@ from textqueue.errors import (
     TextQueueError,
     VariableTooLongError,
 )
-from textqueue.format.grammar import MessageStatus
+from textqueue.format.parser import MessageStatus
 from textqueue.queue import TextQueue
-from textqueue.reading.checker import Problem, check
 
 QueueItem = Message
 """The published package's name for a message."""

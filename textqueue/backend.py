@@ -21,9 +21,9 @@ from sej.queue.interface.in_memory_leases import HeldItem, HoldingQueue
 from sej.queue.interface.queue import OPENING, Item, WorkQueue, require_known
 from sej.queue.interface.values import Backoff, PutOptions, Stats
 from sej.system.disk import OS, absolute_name
-from textqueue.claims.claim import Claim
+from textqueue.claiming import Claim
 from textqueue.errors import InvalidTextError
-from textqueue.format.grammar import MessageStatus
+from textqueue.format.parser import MessageStatus
 from textqueue.queue import TextQueue
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textqueue.editing.message import Message as QueueItem
-from textqueue.format.grammar import MessageStatus
+from textqueue.format.parser import MessageStatus
 from textqueue.queue import TextQueue
 
 __all__ = ["MessageStatus", "QueueItem", "TextQueue"]

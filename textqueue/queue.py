@@ -33,17 +33,16 @@ from sej.errors import ClosedError
 from sej.fork import watch_forks
 from sej.system.clock import SYSTEM, Clock
 from sej.system.disk import OS, Disk, absolute_name, absolute_path
-from textqueue.claims.claim import Claim, claiming
-from textqueue.claims.drain import OnceWriter, drain
-from textqueue.editing.append import New, append
+from textqueue.claiming import Claim, claiming
+from textqueue.cursor import Cursor, walk
+from textqueue.drain import OnceWriter, drain
 from textqueue.editing.archive_and_split import archive, check_target
-from textqueue.editing.message import Message, marking
+from textqueue.editing.message import Message, New, append, marking
 from textqueue.editing.queue_file import OnRevert, Options
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import Conflict, InvalidTextError
-from textqueue.format.grammar import CONTROL_OF, MessageStatus
-from textqueue.reading.cursor import Cursor, walk
-from textqueue.reading.files import Inputs, files_of
+from textqueue.files import Inputs, files_of
+from textqueue.format.parser import CONTROL_OF, MessageStatus
 
 _QUEUED: Final = frozenset({MessageStatus.queued})
 _STATUS: Final = instance_of(MessageStatus)

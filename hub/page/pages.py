@@ -34,10 +34,9 @@ from sej.queue.interface.values import QueuedItem
 from sej.queue.listing import QueueLook
 from sej.reading.scanner import Scanner
 from sej.system.disk import OS
-from textqueue.format.grammar import CONTROLS, MessageStatus
+from textqueue.checker import check, details
+from textqueue.format.parser import CONTROLS, MessageStatus
 from textqueue.queue import TextQueue
-from textqueue.reading.checker import check
-from textqueue.reading.details import details
 
 if TYPE_CHECKING:
     from hub.wire.server import Server

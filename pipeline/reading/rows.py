@@ -37,7 +37,7 @@ class TextEntries:
 
     def parts(self) -> list[tuple[str, str]]:
         """Return the files, each as path and name."""
-        from textqueue.reading.files import is_special
+        from textqueue.files import is_special
 
         found = []
         for path in self._paths:

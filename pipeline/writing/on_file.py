@@ -14,9 +14,9 @@ from sej.system.disk import OS
 from sej.system.locks import Lock
 from sej.system.sealed import SealedFile, whole
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing.append import require_valid
+from textqueue.editing.message import require_valid
 from textqueue.format.parser import render
-from textqueue.ledger.sidecar import Guard, sidecar_path
+from textqueue.sidecar import Guard, sidecar_path
 
 _LOCK_S: Final = 60.0
 _LEDGER_BYTES: Final = 1 << 28

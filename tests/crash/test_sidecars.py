@@ -40,7 +40,7 @@ from tests.crash.sidecars import (
     limited,
     put,
 )
-from textqueue.ledger.sidecar import read_intent
+from textqueue.sidecar import read_intent
 
 SAMPLE = 20
 QUICK = 100

@@ -10,7 +10,7 @@ from pathlib import Path
 import textqueue
 from sej.system.disk import Disk
 from tests.house.house import ROOT
-from textqueue.claims.claim import Claim
+from textqueue.claiming import Claim
 
 MUTEX = "mutex=" + " " * 24
 CONTAINER = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]

@@ -16,7 +16,7 @@ from textqueue.editing.archive_and_split import Part, split
 from textqueue.editing.queue_file import Options
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError
-from textqueue.ledger.sidecar import sidecar_path
+from textqueue.sidecar import sidecar_path
 
 EVERY = ["write", "half", "sync", "rename"]
 

@@ -252,8 +252,8 @@ def test_workers_do_not_look_at_each_take_whether_the_others_are_alive(
         looks.append(owner)
         return is_alive(owner)
 
-    monkeypatch.setattr("textqueue.claims.claim.is_alive", counting)
-    monkeypatch.setattr("textqueue.claims.claim._ALIVE_S", 600.0)
+    monkeypatch.setattr("textqueue.claiming.is_alive", counting)
+    monkeypatch.setattr("textqueue.claiming._ALIVE_S", 600.0)
     with TextQueue(path) as q:
         q.append_many(map(str, range(20)))
         with claim_elsewhere(path, "sys.stdin.read()") as owner:

@@ -10,11 +10,11 @@ import pytest
 from sej.system.disk import File
 from tests.textqueue.claiming import MUTEX, claim_elsewhere, lined, plain, said, taken
 from textqueue import MessageStatus, TextQueue
+from textqueue.checker import details, totals
 from textqueue.editing.message import marking
 from textqueue.editing.tq_file import ClaimLostError
 from textqueue.format import mutex
 from textqueue.format.windows import Window, read_window, scan
-from textqueue.reading.details import details, totals
 
 
 @pytest.mark.parametrize("mode", ["reapply", "deliver"])

@@ -10,10 +10,9 @@ import pytest
 
 from tests.textqueue.claiming import plain
 from textqueue import MessageStatus, TextQueue
-from textqueue.format.grammar import CONTROLS, LINE
 from textqueue.format.mutex import ROOM
-from textqueue.format.parser import Entry, decode, parse
-from textqueue.lsp.document import VARIABLES
+from textqueue.format.parser import CONTROLS, LINE, Entry, decode, parse
+from textqueue.lsp import VARIABLES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "formats" / "textqueue.md").read_text("utf-8")

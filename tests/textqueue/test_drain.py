@@ -145,8 +145,8 @@ def test_a_power_loss_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     disk.mark({})
     with monkeypatch.context() as patch:  # the process that ends with the power loss
         gone = owner_text(f"999999999@{process_host()}/1")
-        patch.setattr("textqueue.claims.claim.owner_text", lambda *_, **__: gone)
-        patch.setattr("textqueue.claims.claim.is_alive", lambda *_, **__: True)
+        patch.setattr("textqueue.claiming.owner_text", lambda *_, **__: gone)
+        patch.setattr("textqueue.claiming.is_alive", lambda *_, **__: True)
         with TextQueue("/q/jobs.tq", disk=disk, settle_s=0) as q:
             assert q.drain_to(Remembering(disk, {})) == 3
     states = 0

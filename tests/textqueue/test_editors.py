@@ -18,7 +18,7 @@ from tests.cli.terminal import terminal
 from tests.textqueue.claiming import plain, taken
 from tests.ticks import next_tick
 from textqueue import TextQueue
-from textqueue.format.grammar import CONTROLS
+from textqueue.format.parser import CONTROLS
 
 ROOT = Path(__file__).parent.parent.parent
 EDITORS = ROOT / "textqueue" / "editors"

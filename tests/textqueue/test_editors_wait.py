@@ -11,7 +11,7 @@ import pytest
 
 from tests.textqueue.claiming import lined, plain, taken
 from textqueue import MessageStatus, TextQueue
-from textqueue.editing import append, archive_and_split, reconcile
+from textqueue.editing import archive_and_split, message, reconcile
 from textqueue.format import windows
 
 COUNT = 20_000
@@ -119,14 +119,14 @@ def test_a_claim_after_many_done_messages_lets_an_editor_in(path: Path, monkeypa
 
 def test_an_append_does_not_wait_for_its_own_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process opens the file while an append is about to be written: the kernel would wait for 45 seconds."""
-    line_end = append._line_end
+    line_end = message._line_end
 
     def opened_meanwhile(*arguments: Any) -> tuple[bytes, bytes]:
         with suppress(BlockingIOError):
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
         return line_end(*arguments)
 
-    monkeypatch.setattr(append, "_line_end", opened_meanwhile)
+    monkeypatch.setattr(message, "_line_end", opened_meanwhile)
     before = path.read_bytes()
     start = time.monotonic()
     with TextQueue(path) as q:

@@ -13,7 +13,7 @@ from sej.system.disk import OS, OsDisk
 from sej.system.locks import replace_leased
 from tests.textqueue.claiming import MUTEX, got, plain, taken
 from textqueue import TextQueue
-from textqueue.ledger.log import STATE, Ledger
+from textqueue.log import STATE, Ledger
 
 pytestmark = pytest.mark.both_codecs
 State = tuple[int, int, int]

@@ -18,7 +18,7 @@ from sej.system.disk import OS, Disk
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk, FaultyOnly, LostName
 from tests.textqueue.claiming import create, got, plain, taken
 from textqueue import FileInUseError, MessageStatus, TextQueue, TextQueueError
-from textqueue.ledger.sidecar import sidecar_path
+from textqueue.sidecar import sidecar_path
 
 PATH = "/q/jobs.tq"
 # If an index cannot be written, the writer warns, and reads are slower.

@@ -14,11 +14,10 @@ from sej.system.locks import process_host
 from tests.crash.disk import CrashDisk, Fault, FaultyDisk
 from tests.textqueue.claiming import create, got, lined, plain, taken
 from tests.ticks import next_tick
-from textqueue import MessageStatus, TextQueue
-from textqueue.ledger import log
-from textqueue.ledger.log import ARCHIVED, MARKS, SET, WAS, Ledger
-from textqueue.ledger.sidecar import Guard
-from textqueue.reading.details import details, totals
+from textqueue import MessageStatus, TextQueue, log
+from textqueue.checker import details, totals
+from textqueue.log import ARCHIVED, MARKS, SET, WAS, Ledger
+from textqueue.sidecar import Guard
 
 
 @pytest.mark.parametrize("garbage", [bytes(200_000), b"x" * 200_000, b"\n" * 70_000])
@@ -42,9 +41,9 @@ def test_zeros_after_a_power_loss_are_skipped(tmp_path: Path, garbage: bytes) ->
 
 
 def test_the_oldest_marks_are_dropped_when_the_ledger_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("log.KEPT", "log._LEAST_LINES"):
-        monkeypatch.setattr(f"textqueue.ledger.{name}", 100)
-    monkeypatch.setattr("textqueue.ledger.log._READ_BYTES", 512)
+    for name in ("KEPT", "_LEAST_LINES"):
+        monkeypatch.setattr(f"textqueue.log.{name}", 100)
+    monkeypatch.setattr("textqueue.log._READ_BYTES", 512)
     path, log = tmp_path / "jobs.tq", tmp_path / ".jobs.tq.log"
     lines = [b"-m%03d\n" % n for n in range(700)]
     with TextQueue(path) as q, TextQueue(path) as other:

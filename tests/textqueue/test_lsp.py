@@ -20,7 +20,7 @@ from tests.cli.command import COMMAND, ENV
 from tests.forking import Forkserver, Program
 from tests.textqueue.claiming import taken
 from textqueue import TextQueue
-from textqueue.lsp.document import Document
+from textqueue.lsp import Document
 
 pytestmark = pytest.mark.xdist_group("lsp")  # one process imports the server's modules, for all tests
 TEXT = "# notes\n more\n-größer 🙂 one\n two\n\\retries=3 \n=done\n!bad\n?odd\n-claimed\n"

@@ -11,7 +11,7 @@ from sej.system.clock import SYSTEM
 from sej.system.disk import OS
 from tests.textqueue.claiming import got, lined, plain, taken
 from textqueue import TextQueue
-from textqueue.editing.merge import merge, save
+from textqueue.commands.moving import merge, save
 from textqueue.editing.queue_file import Options
 from textqueue.editing.tq_file import TqFile
 

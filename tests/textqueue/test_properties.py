@@ -16,9 +16,21 @@ from tests.sej.windows import shrunk
 from tests.textqueue.claiming import got, lined, plain
 from tests.ticks import next_tick
 from textqueue import InvalidTextError, Message, MessageMovedError, MessageStatus, TextQueue
-from textqueue.format.grammar import CHUNK, CONTROLS, LINE, STATUS_OF
-from textqueue.format.parser import Entry, chunks, encode, parse, render, value_of, variables_of, whole
-from textqueue.reading.checker import check_text
+from textqueue.checker import check_text
+from textqueue.format.parser import (
+    CHUNK,
+    CONTROLS,
+    LINE,
+    STATUS_OF,
+    Entry,
+    chunks,
+    encode,
+    parse,
+    render,
+    value_of,
+    variables_of,
+    whole,
+)
 
 ANY = st.binary(max_size=200) | st.lists(
     st.sampled_from(
@@ -57,7 +69,7 @@ def test_the_fast_split_into_chunks_equals_the_regular_one(data: bytes) -> None:
 def test_a_sound_text_is_found_without_a_look_at_each_message(data: bytes) -> None:
     found = check_text(data, "")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("textqueue.reading.checker._is_sound", lambda data: False)
+        patched.setattr("textqueue.checker._is_sound", lambda data: False)
         assert check_text(data, "") == found
 
 
@@ -245,9 +257,9 @@ class EditingLarge(Editing):
     WINDOWS: Final = {
         "textqueue.editing.proof": ["_AHEAD_BYTES"],
         "textqueue.editing.queue_file": ["_BLOCK", "_BLOCK_BYTES"],
-        "textqueue.editing.append": ["_TAIL_BYTES"],
+        "textqueue.editing.message": ["_TAIL_BYTES"],
         "textqueue.format.windows": ["FIRST_WINDOW"],
-        "textqueue.reading.cursor": ["FIRST_WINDOW", "WINDOW"],
+        "textqueue.cursor": ["FIRST_WINDOW", "WINDOW"],
     }
 
     def __init__(self) -> None:

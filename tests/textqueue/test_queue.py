@@ -310,7 +310,7 @@ def test_the_end_is_found_without_another_walk(path: Path, monkeypatch: pytest.M
         reads.append(len(window.data))
         return window
 
-    monkeypatch.setattr("textqueue.reading.cursor.read_window", counting)
+    monkeypatch.setattr("textqueue.cursor.read_window", counting)
     with TextQueue(path) as q:
         assert len(drain(q)) == 20_000
         if old:

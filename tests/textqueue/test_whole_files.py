@@ -17,10 +17,10 @@ import textqueue
 from sej.system.disk import File
 from tests.textqueue.claiming import ENV, lined, plain, taken
 from textqueue import InvalidTextError, Message, MessageStatus, TextQueue, TextQueueError, check
+from textqueue.checker import details
 from textqueue.commands import app
 from textqueue.editing.queue_file import QueueFile
 from textqueue.format.windows import Token
-from textqueue.reading.details import details
 
 
 def drain(q: TextQueue) -> list[str]:

@@ -15,6 +15,7 @@ import click
 
 from sej.cli.shared.command import CHROME_LINES, DURATION, JSON, Exit, screen, until_reader_leaves, wait
 from sej.cli.shared.text import human_duration, iso_time
+from textqueue.checker import Detail, details, totals
 from textqueue.commands.opening import (
     QUEUE,
     hash_of,
@@ -29,9 +30,7 @@ from textqueue.commands.opening import (
     shown,
 )
 from textqueue.editing.message import Message
-from textqueue.format.grammar import CONTROLS, MessageStatus
-from textqueue.format.parser import plan_of
-from textqueue.reading.details import Detail, details, totals
+from textqueue.format.parser import CONTROLS, MessageStatus, plan_of
 
 _ALL: Final = "all"
 _STATUSES: Final = tuple(control.status for control in CONTROLS if control.status is not None)

@@ -23,16 +23,15 @@ import click
 from sej.cli.shared.command import PATH, Exit
 from sej.system.disk import OS, absolute_path
 from sej.system.locks import process_host, process_start
-from textqueue.claims.drain import OnceWriter
+from textqueue.checker import Detail, details
+from textqueue.drain import OnceWriter
 from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import Conflict, InvalidTextError
-from textqueue.format.grammar import BOM, CONTROL_OF, CONTROLS, MessageStatus
-from textqueue.format.parser import digest
-from textqueue.ledger.sidecar import real_path, sidecar_path
+from textqueue.files import SUFFIX, files_of
+from textqueue.format.parser import BOM, CONTROL_OF, CONTROLS, MessageStatus, digest
 from textqueue.queue import TextQueue
-from textqueue.reading.details import Detail, details
-from textqueue.reading.files import SUFFIX, files_of
+from textqueue.sidecar import real_path, sidecar_path
 
 _LINE: Final = ".*.tq.*"
 _TIMEOUT_S: Final = 5.0

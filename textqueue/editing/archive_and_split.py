@@ -53,13 +53,11 @@ from textqueue.editing.queue_file import ALL, QueueFile
 from textqueue.editing.reconcile import shifted
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.format.generation import NUMBER, Generation, is_generation
-from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import decode, digest, encode
-from textqueue.format.windows import Token, placed, require_resolved, scan, token_of
-from textqueue.ledger.log import ARCHIVED, EMPTY, MARKS, WAS
-from textqueue.ledger.sidecar import (
+from textqueue.format.parser import CONTROL_OF, MessageStatus, decode, digest, encode
+from textqueue.format.windows import NUMBER, Generation, Token, is_generation, placed, require_resolved, scan, token_of
+from textqueue.log import ARCHIVED, EMPTY, MARKS, WAS
+from textqueue.sidecar import (
     Guard,
     named,
     noted,

@@ -43,7 +43,7 @@ from sej.system.durable import require_stored, write_missing
 from sej.system.locks import end_file_lease, has_file_lease, is_file_leasable, take_file_lease
 from textqueue.editing.proof import entry_at
 from textqueue.format.windows import Token, token_of
-from textqueue.ledger.log import Ledger
+from textqueue.log import Ledger
 
 _PIECE_BYTES: Final = 1 << 18
 _SMALL_BYTES: Final = 1 << 12

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from sej.system.disk import File
-from textqueue.format.grammar import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE
 from textqueue.format.mutex import holder_of
-from textqueue.format.parser import essence, value_of
-from textqueue.ledger.log import EMPTY
+from textqueue.format.parser import BOM, CHUNK, CONTINUATION, STATUS_OF, VARIABLE, essence, value_of
+from textqueue.log import EMPTY
 
 
 class Place(NamedTuple):

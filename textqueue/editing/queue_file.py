@@ -12,7 +12,7 @@ An editor writes to the file without taking the queue's lock. So an edit has the
 3. Prove that the message has not moved: a line begins at its position, with its bytes. Otherwise search the whole file.
    If the message is not there, raise ``MessageMovedError`` and write nothing.
 4. Write one control byte, or a variable in its reserved space. The length of the file does not change. Then write the
-   number of the change (``textqueue.format.generation``).
+   number of the change (``textqueue.format.windows``).
 5. If the file has no name any more, an editor has put another file there: begin again with that file. If it has been
    renamed, as to a backup, the edit counts as one from before the save.
 6. Append a line with the new state of the file to the ledger. If another program may have written to the file during
@@ -40,11 +40,10 @@ from sej.system.logs import WARNING, record
 from textqueue.editing.proof import BELOW, Change, Making, Place, here
 from textqueue.editing.reconcile import Spans, examine, first_state, shifted
 from textqueue.errors import Conflict
-from textqueue.format.generation import DIGITS, NUMBER, Generation, line_for, strays_in
 from textqueue.format.parser import decode, digest, value_of
-from textqueue.format.windows import Token, scan, token_of, unknown
-from textqueue.ledger.log import Ledger, Line, Record
-from textqueue.ledger.sidecar import Guard, interrupted, sidecar_path, temporary_file
+from textqueue.format.windows import DIGITS, NUMBER, Generation, Token, line_for, scan, strays_in, token_of, unknown
+from textqueue.log import Ledger, Line, Record
+from textqueue.sidecar import Guard, interrupted, sidecar_path, temporary_file
 
 MOMENT_S: Final = 0.000_3
 """Without a file lease, another program may have written to the file during an edit that took longer than this."""

@@ -1,6 +1,6 @@
 r"""After a foreign change: what the saved buffer has not seen is done again, and the claims are found again.
 
-A buffer names the state from which it was made, its number G (``textqueue.format.generation``)::
+A buffer names the state from which it was made, its number G (``textqueue.format.windows``)::
 
     changes up to G     the person has seen them: the file is right, whatever it says
     changes above G     are made again, in their order, and reported
@@ -44,15 +44,23 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from sej.system.disk import File
+from textqueue import log
 from textqueue.editing.proof import Place
 from textqueue.errors import Conflict, MessageMovedError
-from textqueue.format.generation import DIGITS, NUMBER, Generation, generations_in, strays_in
-from textqueue.format.grammar import STATUS_OF
 from textqueue.format.mutex import holder_of, is_alive, is_claim, mutex_of
-from textqueue.format.parser import digest, essence, value_of, variables_of
-from textqueue.format.windows import Token, placed, scan, scan_chunks
-from textqueue.ledger import log
-from textqueue.ledger.log import Ledger, Line, Record
+from textqueue.format.parser import STATUS_OF, digest, essence, value_of, variables_of
+from textqueue.format.windows import (
+    DIGITS,
+    NUMBER,
+    Generation,
+    Token,
+    generations_in,
+    placed,
+    scan,
+    scan_chunks,
+    strays_in,
+)
+from textqueue.log import Ledger, Line, Record
 
 Spans = Sequence[tuple[int, int]]
 """Parts of a file, ascending, each a position and a size."""

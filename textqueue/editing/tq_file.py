@@ -20,12 +20,11 @@ from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, Options, QueueFile
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import FileInUseError, MessageMovedError
-from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import digest, essence, plan_of
+from textqueue.format.parser import CONTROL_OF, MessageStatus, digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
-from textqueue.ledger.log import EMPTY, ENDED, FAILED
-from textqueue.ledger.sidecar import INTENT_BYTES, read_intent, real_path
+from textqueue.log import EMPTY, ENDED, FAILED
+from textqueue.sidecar import INTENT_BYTES, read_intent, real_path
 
 
 class ClaimLostError(MessageMovedError):

@@ -1,1 +1,1 @@
-"""The text format: its grammar, the parser, the mutex variable, the line with the number, and files read in windows."""
+"""The text format: its grammar and the parser, the mutex variable, and files read in windows."""

@@ -39,8 +39,7 @@ from typing import Final, NamedTuple
 
 from sej.system.clock import Clock, span_ns
 from sej.system.locks import host_name, is_running, process_host, process_start
-from textqueue.format.grammar import MUTEX
-from textqueue.format.parser import decode, name_of, variables_of
+from textqueue.format.parser import MUTEX, decode, name_of, variables_of
 
 ROOM: Final = 24
 _DIGITS: Final = 20

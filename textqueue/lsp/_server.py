@@ -23,13 +23,12 @@ from pygls.workspace import PositionCodec, TextDocument
 from sej.cli.shared.text import human_duration
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Mode, OsDisk, OsFile
-from textqueue.format.grammar import CONTROL_OF, DUE, REASON, RETRIES, STATUS_OF, MessageStatus
+from textqueue import log
 from textqueue.format.mutex import Leases, is_alive
-from textqueue.format.parser import decode, name_of
-from textqueue.ledger import log
-from textqueue.ledger.log import Ledger, Record
-from textqueue.ledger.sidecar import Guard
-from textqueue.lsp.document import VARIABLES, Document, Item
+from textqueue.format.parser import CONTROL_OF, DUE, REASON, RETRIES, STATUS_OF, MessageStatus, decode, name_of
+from textqueue.log import Ledger, Record
+from textqueue.lsp import VARIABLES, Document, Item
+from textqueue.sidecar import Guard
 
 
 class _Reading(OsDisk):

@@ -31,15 +31,14 @@ from typing import Protocol
 
 from sej.errors import InvalidMessageError
 from sej.system.locks import Lock
-from textqueue.claims.claim import Claim, Claimer, claimed
+from textqueue.claiming import Claim, Claimer, claimed
 from textqueue.editing.message import Message, marking
 from textqueue.editing.proof import Place
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import MessageMovedError
-from textqueue.format.grammar import MessageStatus
-from textqueue.format.parser import digest, value_of
-from textqueue.ledger.log import CLAIMS, MARKS
-from textqueue.ledger.sidecar import Intent, read_intent, write_intent
+from textqueue.format.parser import MessageStatus, digest, value_of
+from textqueue.log import CLAIMS, MARKS
+from textqueue.sidecar import Intent, read_intent, write_intent
 
 
 class OnceWriter(Protocol):

@@ -48,11 +48,10 @@ from textqueue.editing.proof import Change, Place, entry_at
 from textqueue.editing.queue_file import QueueFile
 from textqueue.editing.tq_file import ClaimLostError, TqFile
 from textqueue.errors import MessageMovedError, TextQueueError
-from textqueue.format.grammar import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus
 from textqueue.format.mutex import ROOM, belongs_to, claimant, holder_of, is_alive, mutex_of, owner_text
-from textqueue.format.parser import digest, retries_of
+from textqueue.format.parser import CONTROL_OF, ENTRY, STATUS_OF, MessageStatus, digest, retries_of
 from textqueue.format.windows import require_resolved, scan
-from textqueue.ledger.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Record
+from textqueue.log import EMPTY, ENDED, FAILED, IN_LEDGER, IN_MUTEX, Record
 
 _SCAN_BYTES: Final = 1 << 12
 _QUEUED: Final = CONTROL_OF[MessageStatus.queued][0]

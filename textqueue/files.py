@@ -19,11 +19,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from sej.system.disk import Disk, absolute_name, absolute_path
 from sej.system.watch import Watch
-from textqueue.claims.claim import Claimer
+from textqueue.claiming import Claimer
+from textqueue.cursor import Cursor
 from textqueue.editing.queue_file import Options
 from textqueue.editing.tq_file import TqFile
 from textqueue.errors import InvalidTextError, TextQueueError
-from textqueue.reading.cursor import Cursor
 
 _Found = TypeVar("_Found")
 SUFFIX: Final = ".tq"

@@ -21,21 +21,20 @@ from typing import Final
 from sej.system.disk import File, Status
 from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile, hash_of, take
-from textqueue.format.generation import is_generation
-from textqueue.format.grammar import CONTROL_OF, MessageStatus
 from textqueue.format.mutex import HELD, claimant, holder_of, is_alive, is_here
-from textqueue.format.parser import chunks
+from textqueue.format.parser import CONTROL_OF, MessageStatus, chunks
 from textqueue.format.windows import (
     FIRST_WINDOW,
     WINDOW,
     Token,
     Window,
+    is_generation,
     read_window,
     require_resolved,
     scan_chunks,
     token_of,
 )
-from textqueue.ledger.log import READ_ONLY_ERRORS
+from textqueue.log import READ_ONLY_ERRORS
 
 _RESTART_S: Final = 1.0
 _MAX_ATTEMPTS: Final = 16

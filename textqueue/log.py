@@ -9,7 +9,7 @@ KIND      ``=`` ``!`` ``#`` a mark; ``-`` given back to the queue; ``a`` appende
           moved to an archive; ``m`` claimed in the message's mutex variable; ``c`` claimed in the ledger only; ``e``
           end of a claim whose message a user marked or removed; ``g`` an append that a stale save removed, and that
           was reported; ``r`` a state: the file after a foreign change or a sync
-NUMBER    of the change, which the file has as well (``textqueue.format.generation``). A line of a change that wrote
+NUMBER    of the change, which the file has as well (``textqueue.format.windows``). A line of a change that wrote
           nothing into the file has the number of the line before
 POSITION  of the control byte. Negative: the message is missing from the file. In an ``r`` line: the epoch
 ESSENCE   96 bits of BLAKE2b over the message's text and variables (``parser.essence``). In an ``r`` line: the version
@@ -50,11 +50,10 @@ from urllib.parse import quote_from_bytes
 
 from sej.system.disk import Disk, File
 from sej.system.durable import renew
-from textqueue.format.generation import Generation
 from textqueue.format.mutex import claimant
 from textqueue.format.parser import value_of
-from textqueue.format.windows import Token
-from textqueue.ledger.sidecar import open_sidecar, replace_sidecar
+from textqueue.format.windows import Generation, Token
+from textqueue.sidecar import open_sidecar, replace_sidecar
 
 MARKS: Final = frozenset(b"=!#")
 CLAIMS: Final = frozenset(b"cm")

@@ -1,1 +1,0 @@
-"""Claims on messages, and the drain, which claims messages and moves them into a journal."""
