@@ -348,7 +348,7 @@ class _File:
         self._file: File = source.reading()
         self._changed_ns = self._file.status().mtime_ns
         self._position, self._lines = 0, 1
-        with source.file.threads:
+        with source.file.guard.threads:
             source.file.refresh()
             ledger = source.file.ledger
             self._claims = dict(ledger.claims)

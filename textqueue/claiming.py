@@ -76,8 +76,10 @@ class Claim:
         """Create a claim; only a queue does. retries: the value of the variable before the claim reduced it."""
         self.message = message
         self.attempts = message.source.failures(message.position) + 1
-        self.owner = claimant(owner).decode()
-        self._set_owner(owner)
+        holder = claimant(owner)
+        self.owner = holder.decode()
+        self._owner = owner
+        message.claim = b"" if owner == holder else owner  # only a lease needs it
         self._claimer = claimer
         self._retries = retries
         self._failed = FAILED + b"%d" % (self.attempts - 1) if self.attempts > 1 else EMPTY
@@ -143,12 +145,9 @@ class Claim:
             message.edit(extend, "extend the lease of a claim", self._owner)
         except MessageMovedError as error:
             return self._unchanged(error)
-        self._set_owner(owner)
-        return True
-
-    def _set_owner(self, owner: bytes) -> None:
         self._owner = owner
-        self.message.claim = owner if claimant(owner) != owner else b""  # only a lease needs it
+        message.claim = b"" if owner == holder else owner
+        return True
 
     def _require_open(self) -> None:
         if not self._open:
@@ -213,23 +212,6 @@ def claiming(take: Callable[[], Claim | None]) -> Iterator[Message | None]:
         raise
     if claim is not None:
         claim.done()
-
-
-def _claiming(raw: bytes, name: bytes, *, pull: bool) -> tuple[int, list[tuple[int, bytes]], bytes | None]:
-    """Return how a process claims a message: the kind of the line, what is written, and its ``retries`` before."""
-    if b"\\" not in raw:
-        return IN_LEDGER, [], None
-    kind, writes, mutex = IN_LEDGER, [], mutex_of(raw)
-    if mutex is not None and len(mutex.data) >= ROOM and mutex.fits(name):
-        kind = IN_MUTEX
-        writes.append((mutex.position, mutex.filled(name)))
-    elif mutex is not None and mutex.holder:
-        writes.append((mutex.position, mutex.filled(b"")))
-    counted = retries_of(raw) if pull else None
-    if counted is None:
-        return kind, writes, None
-    left = b"%d" % max(int(counted.data) - 1, 0)
-    return kind, [*writes, (counted.position, left.ljust(len(counted.data)))], counted.data
 
 
 class _Found(NamedTuple):
@@ -357,39 +339,32 @@ class Claimer:
 
     def _scan(self, file: File) -> _Found | None:
         """Find a message without a claim from the low position, and advance it past messages that are not free."""
-        claims = self._source.file.ledger.claims
+        source, claims = self._source, self._source.file.ledger.claims
         passed = True  # no deferred message so far, so the low position may advance
-        for window in scan(file, self._low, _SCAN_BYTES, self._source.settled):
+        for window in scan(file, self._low, _SCAN_BYTES, source.settled):
             require_resolved(file, window)
-            data = window.data
-            at = 0 if data[:1] == b"-" else data.find(b"\n-") + 1
-            while at or data[:1] == b"-":
-                match = ENTRY.match(data, at)
+            text = b"\n" + window.data
+            at = text.find(b"\n-")
+            while at >= 0:
+                match = ENTRY.match(text, at + 1)
                 assert match is not None
-                raw, place = match.group(), window.position + at
+                place = Place(window.position + at, match.group(), self._epoch)
+                position, raw, _ = place
                 holder = holder_of(raw)  # of a process that died, or has it; or it is a copy of a claimed message
-                if place in self.deferred:
+                if position in self.deferred:
                     passed = False
-                elif place in claims or (holder and self._is_taken(holder, place, raw)):
+                elif position in claims or (holder and (source.holder(place) or source.in_transit(raw))):
                     pass
-                elif self._source.is_waiting(place, raw):
+                elif source.is_waiting(position, raw):
                     passed = False
                 else:
                     if passed:
-                        self._low = place
-                    died = bool(holder) and not is_alive(holder)
-                    return _Found(Place(place, raw, self._epoch), _DIED if died else "")
-                at = data.find(b"\n-", match.end() - 1) + 1
-                if not at:
-                    break
+                        self._low = position
+                    return _Found(place, _DIED if holder and not is_alive(holder) else "")
+                at = text.find(b"\n-", match.end() - 1)
             if passed:
-                self._low = window.position + len(data)
+                self._low = window.position + len(window.data)
         return None
-
-    def _is_taken(self, holder: bytes, position: int, raw: bytes) -> bool:
-        """Return whether the claim in a mutex counts, although the ledger has none at the position."""
-        source = self._source
-        return (is_alive(holder) and not source.is_copy(position, raw)) or source.in_transit(raw)
 
     def _give_up(self, session: QueueFile, found: _Found) -> bool:
         source = self._source
@@ -403,9 +378,20 @@ class Claimer:
         self, session: QueueFile, found: _Found, owner: str | None, pull: bool, lease_s: float | None
     ) -> Claim | None:
         source, old = self._source, found.place.raw
-        name = owner_text(owner)
+        own = owner_text()
+        name = owner_text(owner) if owner else own
         leased = source.leases.leased(name, lease_s)
-        kind, writes, counted = _claiming(old, name, pull=pull)
+        kind, writes, retries = IN_LEDGER, [], None
+        if (mutex := mutex_of(old)) is not None:
+            if len(mutex.data) >= ROOM and mutex.fits(name):
+                kind = IN_MUTEX
+                writes.append((mutex.position, mutex.filled(name)))
+            elif mutex.holder:
+                writes.append((mutex.position, mutex.filled(b"")))
+        if pull and (counted := retries_of(old)) is not None:
+            retries = counted.data
+            left = b"%d" % max(int(retries) - 1, 0)
+            writes.append((counted.position, left.ljust(len(retries))))
         try:
             done = session.apply([found.place], [Change(writes, kind, leased)])
         except OSError:
@@ -417,8 +403,8 @@ class Claimer:
         if done is None:
             return None
         ((position, raw, epoch),) = done
-        made = Claim(self, Message(source, raw, position, epoch), leased, counted)
-        if name == owner_text():
+        made = Claim(self, Message(source, raw, position, epoch), leased, retries)
+        if name == own:
             self.open.add(made)
         return made
 

@@ -201,7 +201,8 @@ class QueueFile:
             new, before = raw, len(writes)
             if change is not None:
                 new = change.applied(raw)
-                writes += [(position + at, data) for at, data in change.writes]
+                for at, data in change.writes:
+                    writes.append((position + at, data))
                 if not self.alone and not self._write_shared(position, raw, new, writes[before:]):
                     whole = False
                     break
@@ -375,14 +376,9 @@ class QueueFile:
     def epoch_of(self, status: Status) -> int:
         """Return the epoch for a file in this state; -1 if another program may have changed it."""
         notice_fork()
-        with self.threads:
+        with self.guard.threads:
             self.refresh()
             return self.ledger.epoch if self.ledger.token == token_of(status) and self.ledger.epoch else -1
-
-    @property
-    def threads(self) -> threading.RLock:
-        """The mutex of this process; a forked child has another one."""
-        return self.guard.threads
 
     def check_open(self) -> None:
         """Check that the queue is open, and that this is not a signal handler in a session: it would wait."""
@@ -393,7 +389,7 @@ class QueueFile:
 
     def close(self) -> None:
         """Close the files. The object cannot be reopened."""
-        with self.threads:
+        with self.guard.threads:
             self.closed = True
             self._close_file()
             self.guard.close()
@@ -451,7 +447,12 @@ class QueueFile:
         """Write a copy of the file without some spans, with another head and other bytes; return its state."""
         with temporary_file(self.disk, temporary, file.path, ALL) as new:
             new.write(head[1])
-            copy_rest(file, new, head[0], before[1], spans)
+            start = head[0]
+            for stop, size in (*spans, (before[1], 0)):
+                while start < stop and (data := file.read(min(_BLOCK, stop - start), start)):
+                    new.write(data)
+                    start += len(data)
+                start = stop + size
             for position, data in patch:
                 new.write_at(data, position)
             return token_of(new.status())
@@ -501,12 +502,3 @@ class QueueFile:
     def _has_number(self, file: File) -> bool:
         """Return whether the file has its last number: an old buffer may be saved within one tick of the clock."""
         return file.read(DIGITS, self.ledger.line_at) == NUMBER % self.ledger.number
-
-
-def copy_rest(source: File, target: File, start: int, end: int, spans: Spans) -> None:
-    """Copy the bytes from start to end, without some spans."""
-    for stop, size in (*spans, (end, 0)):
-        while start < stop and (data := source.read(min(_BLOCK, stop - start), start)):
-            target.write(data)
-            start += len(data)
-        start = stop + size

@@ -141,7 +141,7 @@ class TqFile:
         status = self.file.disk.status(self.path)
         if status is None:
             return False
-        with self.file.threads:
+        with self.file.guard.threads:
             ledger, changed_ns = self.file.ledger, status.mtime_ns
             if ledger.epoch and ledger.token == token_of(status):
                 if position >= ledger.foreign[1]:
@@ -188,12 +188,12 @@ class TqFile:
 
     def given_back(self) -> tuple[int, int]:
         """Return the epoch, and how many messages were given back to the queue in it."""
-        with self.file.threads:
+        with self.file.guard.threads:
             return self.file.ledger.epoch, len(self.file.ledger.given_back)
 
     def claims(self) -> dict[int, bytes]:
         """Return the owners of the claims in the ledger, by position. An owner may have died."""
-        with self.file.threads:
+        with self.file.guard.threads:
             return {position: record.detail for position, record in self.file.ledger.claims.items()}
 
     def holder(self, place: Place) -> bytes:

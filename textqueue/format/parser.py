@@ -226,7 +226,7 @@ def name_of(variable: bytes) -> str | None:
 
 def retries_of(raw: bytes) -> Variable | None:
     """Return the value of ``retries=`` with its padding, if it is a decimal number of at most 18 digits."""
-    for position, data in variables_of(raw):
+    for position, data in variables_of(raw) if b"\\" in raw else ():
         name, _, room = data.partition(b"=")
         if name_of(data) == RETRIES and (number := room.strip()).isdigit() and len(number) <= _DIGITS:
             return Variable(position + len(name) + 1, room)
