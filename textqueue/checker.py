@@ -26,7 +26,7 @@ from textqueue.cursor import pieces
 from textqueue.editing.message import Message
 from textqueue.editing.tq_file import TqFile
 from textqueue.files import is_special
-from textqueue.format.mutex import HELD, ROOM, claimant, holder_of, host_of, is_alive, is_here, mutex_of
+from textqueue.format.mutex import HELD, ROOM, holder_of, host_of, is_alive, is_here, mutex_of
 from textqueue.format.parser import (
     BOM,
     CONFLICT,
@@ -394,8 +394,6 @@ class _File:
         else:
             record = self._unplaced[name].pop(0) if self._unplaced.get(name) else None
         owner = record.detail if record is not None and record.digest == name else holder_of(message.raw)
-        holder = claimant(owner)
         if record is None and message.epoch == self._epoch and is_here(message.raw):  # a user copied the message
             return None, since_ns
-        is_held = holder and is_alive(holder) and not self.source.leases.is_over(owner)
-        return (decode(holder) if is_held else None), since_ns
+        return decode(self.source.leases.holder(owner)) or None, since_ns

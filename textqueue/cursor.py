@@ -283,7 +283,7 @@ class Cursor:
         self._skipped = False
         self._taken: list[int] = []
         self._first: tuple[Token | None, int] | None = None
-        self._foreign_since: float | None = None
+        self._foreign_since = 0.0
 
     def _is_clean(self) -> bool:
         """Return whether the file has not been changed above the position since this pass began."""
@@ -352,6 +352,5 @@ class Cursor:
         if not self._reader.foreign:
             return False
         now = time.monotonic()
-        if self._foreign_since is None:
-            self._foreign_since = now
+        self._foreign_since = self._foreign_since or now
         return now - self._foreign_since > _RESTART_S

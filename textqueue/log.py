@@ -202,12 +202,9 @@ class Ledger:
         there = self._disk.status(self.path)
         if self._file is not None and (there is None or there.inode != self._inode or there.size < self._read_to):
             self.close()
-        if there is None:
-            return
-        if self._file is None:
-            self._open()
-        if self._file is not None:
-            self._read_lines(self._file, self._file.size())
+        if there is not None:
+            file = self._file or self._open()
+            self._read_lines(file, file.size())
 
     def _read_lines(self, file: File, size: int) -> None:
         """Apply the lines before a position."""
@@ -228,38 +225,37 @@ class Ledger:
 
     def append(self, lines: Sequence[Line], token: Token, number: int) -> None:
         """Append the lines of a change with its number, and the state of the file after it, under the lock."""
-        if self._file is None or self._first or self._torn or self._read_only:
-            self._write(())
-        assert self._file is not None
+        file = self._file
+        if file is None or self._first or self._torn or self._read_only:
+            file = self._write(())
         state = b"%d %d %d" % token
         stored = []
         for kind, at, name, detail in lines:
             text = _TEXT_OF % (kind, number, at, name, state, detail)
             stored.append(_SEALED % (text, zlib.crc32(text)))
         data = b"".join(stored)
-        self._file.write(data)
+        file.write(data)
         self._read_to += len(data)
         for kind, at, name, detail in lines:
             self._apply(kind, number, at, name, token, detail)
 
-    def _write(self, records: Sequence[Record]) -> None:
+    def _write(self, records: Sequence[Record]) -> File:
         first = self._first
-        if self._file is None:
-            self._open()
-            self._first = first
-        assert self._file is not None
+        file = self._file or self._open()
+        self._first = first  # until they are written
         if self._read_only:
             self._disk.open(self.path, "append").close()  # raises the error of the system
         records = [*first, *records]
         lines = b"".join([record.line() for record in records])
         if self._torn:
             lines = b"\n" + lines
-        self._file.write(lines)
+        file.write(lines)
         self._first = []
         self._read_to += len(lines)
         self._torn = 0
         for record in records:
             self._apply(*record)
+        return file
 
     def start(self, claims: Sequence[Record], token: Token, generation: Generation) -> None:
         """Begin a ledger for a file in this state. The first change writes it, so that a reader writes nothing."""
@@ -370,17 +366,18 @@ class Ledger:
         self._file = None
         self._forget()
 
-    def _open(self) -> None:
+    def _open(self) -> File:
         self._forget()
         self._read_only = False
         try:
-            self._file = open_sidecar(self._disk, self.path, self._queue)
+            file = open_sidecar(self._disk, self.path, self._queue)
         except OSError as error:
             if error.errno not in READ_ONLY_ERRORS:
                 raise
-            self._file = self._disk.open(self.path, "read")  # a user who may only read needs the ledger, too
+            file = self._disk.open(self.path, "read")  # a user who may only read needs the ledger, too
             self._read_only = True
-        self._inode = self._file.status().inode
+        self._file, self._inode = file, file.status().inode
+        return file
 
     def _apply(self, kind: int, number: int, position: int, name: bytes, token: Token, detail: bytes) -> None:
         self.lines += 1

@@ -20,7 +20,7 @@ from textqueue.editing.proof import Making, Place, ReadAhead, entry_at, here
 from textqueue.editing.queue_file import MOMENT_S, Options, QueueFile
 from textqueue.editing.reconcile import find_again
 from textqueue.errors import FileInUseError, MessageMovedError
-from textqueue.format.mutex import Leases, claimant, holder_of, is_alive, is_here
+from textqueue.format.mutex import Leases, claimant, holder_of, is_here
 from textqueue.format.parser import CONTROL_OF, MessageStatus, digest, essence, plan_of
 from textqueue.format.windows import token_of, unknown
 from textqueue.log import EMPTY, ENDED, FAILED
@@ -201,8 +201,8 @@ class TqFile:
         record = self.file.ledger.claims.get(place.position)
         logged = record is not None and record.digest == digest(place.raw)
         owner = record.detail if record is not None and logged else holder_of(place.raw)
-        claimed = place.raw[0] == _QUEUED and owner and not self.leases.is_over(owner) and is_alive(claimant(owner))
-        return claimant(owner) if claimed and not self.is_copy(place.position, place.raw) else b""
+        holder = self.leases.holder(owner) if place.raw[0] == _QUEUED else b""
+        return b"" if holder and self.is_copy(place.position, place.raw) else holder
 
     def failures(self, position: int) -> int:
         """Return how often the message at a position has failed, as far as the ledger knows."""

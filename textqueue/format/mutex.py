@@ -204,6 +204,11 @@ class Leases:
             return self._clock.boot_ns() >= int(lease[2])
         return self._clock.wall_ns() >= int(lease[3])
 
+    def holder(self, owner: bytes) -> bytes:
+        """Return the process of a claim, in its mutex form; empty if it has died, or if the deadline has passed."""
+        process = claimant(owner)
+        return process if process and is_alive(process) and not self.is_over(owner) else b""
+
     def over(self, leased: Mapping[int, bytes]) -> set[int]:
         """Return the positions of the claims whose deadline has passed, from their owners by position."""
         return {position for position, owner in leased.items() if self.is_over(owner)}

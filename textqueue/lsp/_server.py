@@ -24,7 +24,7 @@ from sej.cli.shared.text import human_duration
 from sej.system.clock import SYSTEM
 from sej.system.disk import OS, Mode, OsDisk, OsFile
 from textqueue import log
-from textqueue.format.mutex import Leases, is_alive
+from textqueue.format.mutex import Leases
 from textqueue.format.parser import CONTROL_OF, DUE, REASON, RETRIES, STATUS_OF, MessageStatus, decode, name_of
 from textqueue.log import Ledger, Record
 from textqueue.lsp import VARIABLES, Document, Item
@@ -103,7 +103,7 @@ class _Buffer(TextDocument):
             claims.setdefault(record.digest, []).append(record)
         for item in self.document.items(first, last) if claims else ():
             there = claims.get(item.name, ()) if item.entry.status is MessageStatus.queued else ()
-            there = [one for one in there if is_alive(one.holder) and not _LEASES.is_over(one.detail)]
+            there = [one for one in there if _LEASES.holder(one.detail)]
             equal = self.document.equal_above(item) if there else 0  # of equal messages, the first ones have the claims
             yield from [(item, one) for one in there[equal : equal + 1]]
 
