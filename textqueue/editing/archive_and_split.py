@@ -103,10 +103,9 @@ def runs(file: File) -> Iterator[list[Part]]:
         yield run
 
 
-def _pieces(file: File, choose: Callable[[Part], str | None]) -> tuple[dict[str, list[Part]], dict[str, int]]:
-    """Return what to move to each file, and the number of messages in it. A comment is moved with its messages."""
+def _pieces(file: File, choose: Callable[[Part], str | None]) -> dict[str, list[Part]]:
+    """Return what to move to each file. A comment is moved with its messages."""
     pieces: dict[str, list[Part]] = {}
-    counts: dict[str, int] = {}
     for run in runs(file):
         chosen = {part.position: choose(part) for part in run if not part.is_comment}
         together = next(iter(chosen.values())) if len(set(chosen.values())) == 1 else None
@@ -114,8 +113,11 @@ def _pieces(file: File, choose: Callable[[Part], str | None]) -> tuple[dict[str,
             target = chosen.get(part.position, together)
             if target is not None:
                 pieces.setdefault(target, []).append(part)
-                counts[target] = counts.get(target, 0) + (not part.is_comment)
-    return pieces, counts
+    return pieces
+
+
+def _count(parts: Sequence[Part]) -> int:
+    return sum(not part.is_comment for part in parts)
 
 
 def write_rest(session: QueueFile, temporary: str, parts: Sequence[Part]) -> Token:
@@ -191,12 +193,11 @@ def _archive(source: TqFile, session: QueueFile, target: str, controls: Collecti
     temporary, note = session.guard.path(".tmp"), session.guard.path(".archive")
     end_file_lease(session.file)
     _undo(disk, note)
-    pieces, counts = _pieces(session.file, lambda part: target if part.raw[0] in controls else None)
-    if not pieces:
+    moved = _pieces(session.file, lambda part: target if part.raw[0] in controls else None).get(target)
+    if not moved:
         return 0
     if session.add_line():  # so that a buffer of an editor that is open names its state
         return None
-    moved = pieces[target]
     data = b"".join(_ended(raw) for _, raw in moved)
     rest = write_rest(session, temporary, moved)
     with _locked(disk, target, source.path) as archive:
@@ -209,7 +210,7 @@ def _archive(source: TqFile, session: QueueFile, target: str, controls: Collecti
             return None
         disk.unlink(note)
         disk.unlink(_incoming(target))
-    return counts[target]
+    return _count(moved)
 
 
 class _Run(NamedTuple):
@@ -346,8 +347,8 @@ def _split(source: TqFile, session: QueueFile, choose: Callable[[Part], str | No
     end_file_lease(file)
     rest, note = sidecar_path(source.file.guard.real_path, ".rest"), sidecar_path(source.file.guard.real_path, ".split")
     _complete(disk, rest, note)
-    pieces, counts = _pieces(file, lambda part: None if _is_held(source, part) else choose(part))
-    pieces = {absolute_path(target): parts for target, parts in pieces.items()}
+    chosen = _pieces(file, lambda part: None if _is_held(source, part) else choose(part))
+    pieces = {absolute_path(target): parts for target, parts in chosen.items()}
     for target in pieces:
         require_outside_journals(disk, target)
         if disk.status(target) is not None:
@@ -372,7 +373,7 @@ def _split(source: TqFile, session: QueueFile, choose: Callable[[Part], str | No
         raise
     done = put_rest(session, rest, after, moved)
     _complete(disk, rest, note)
-    return counts if done else None
+    return {target: _count(parts) for target, parts in chosen.items()} if done else None
 
 
 def _write(disk: Disk, file: File, pieces: Mapping[str, Sequence[Part]], temporary: Mapping[str, str]) -> None:
