@@ -322,6 +322,7 @@ def totals(sources: Iterable[TqFile], *, now_ns: int) -> Totals:
     counts = dict.fromkeys(MessageStatus, 0)
     claimed, oldest_ns = 0, now_ns + 1
     for source in sources:
+        next(pieces(source), None)  # after a save by an editor, this brings the ledger in line with the file
         for file in _opened(source):
             for position, data, epoch in pieces(source):
                 text = b"\n" + data

@@ -240,8 +240,8 @@ def test_a_part_of_a_claim_that_an_editor_has_read_is_free(path: Path, part: str
         q.append_many(["a", "a"], [MUTEX])
         claims = [taken(q) for _ in range(claimed)]
         path.write_bytes(path.read_bytes() + f"-a\n\\mutex={part:30}\n".encode())
-        assert len(list(iter(other.get_next, None))) == 3 - claimed
         assert totals(other._inputs.sources, now_ns=0).claimed == claimed
+        assert len(list(iter(other.get_next, None))) == 3 - claimed
         claims += iter(other.take, None)
         assert len(claims) == 3
         assert all(claim.done() for claim in claims)
