@@ -312,12 +312,7 @@ def _variables(text: bytes) -> bytes:
 
 def digest(raw: bytes) -> bytes:
     """Return 96 bits of hash of an entry's essence in hexadecimal digits, by which the ledger identifies a message."""
-    return _digest(raw[1:])
-
-
-@lru_cache(8)  # a message that is changed twice, as by set_variable and a mark, has this text again
-def _digest(text: bytes) -> bytes:
-    return hexlify(blake2b(essence(b"-" + text), digest_size=12).digest())
+    return hexlify(blake2b(essence(raw), digest_size=12).digest())
 
 
 def _name_alone(variable: re.Match[bytes]) -> bytes:
