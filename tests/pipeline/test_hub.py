@@ -21,8 +21,7 @@ import pipeline
 import sej
 from hub.errors import UnavailableError
 from hub.readers import holders
-from hub.tokens import Grant, hash_token
-from hub.wire import Client, ClientTLS, Server, Tokens
+from hub.wire import Client, ClientTLS, Server
 from hub.wire.status import HandshakeError
 from pipeline import cli, connection, jobs
 from pipeline.connection import Remote, Retry
@@ -87,16 +86,6 @@ def test_stream_of_what_is_not_there_fails(spark: SparkSession, reading: dict[st
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     with pytest.raises(Exception, match="no readable journal, sharded journal or client 'paris'"):
         query.awaitTermination(60)
-
-
-def test_a_token_that_is_missing_or_may_not_read_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    tokens = Tokens([Grant(hash_token("known"), "write", ("berlin",))])
-    with hub.Store(tmp_path) as store, Server(store, "127.0.0.1:0", tokens=tokens) as server:
-        reader = spark.read.format("sej").option("hub", server.address)
-        with pytest.raises(Exception, match="requires a token"):
-            reader.load().count()
-        with pytest.raises(Exception, match="the token lets you write only"):
-            reader.option("hubToken", "known").load().count()
 
 
 def test_a_changed_byte_in_a_value_is_noticed_unless_that_is_turned_off(hub_root: Path, far: Load) -> None:

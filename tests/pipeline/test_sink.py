@@ -66,14 +66,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place("berlin", request.getfixturevalue("options"), tmp_path / "hub")
 
 
-def test_one_journal(spark: SparkSession, tmp_path: Path) -> None:
-    save(numbers(spark, 500), tmp_path / "j")
-    save(numbers(spark, 500, 500), tmp_path / "j")
-    assert sorted(values(tmp_path / "j")) == wanted(1000)
-    assert sej.Journal(tmp_path / "j").verify() == []
-    assert litter(tmp_path / "j") == []
-
-
 def test_a_batch_is_written_once_to_the_shards_of_its_keys(spark: SparkSession, place: Place) -> None:
     given: dict[str, Any] = {**place.options, "prefix": "orders", "bits": 2, "txnAppId": "nightly"}
     for version in (1, 1, 2, 1):
@@ -146,6 +138,7 @@ def test_writer_of_another_process_is_waited_for_and_named(spark: SparkSession, 
         assert "writer lock" in failure(numbers(spark, 5), tmp_path / "j", lockTimeout=0.1)
     save(numbers(spark, 5), tmp_path / "j")
     assert sorted(values(tmp_path / "j")) == sorted([b"mine", *wanted(5)])
+    assert litter(tmp_path / "j") == []
 
 
 # --- overwrite
