@@ -1,6 +1,7 @@
 """Plans, without Spark: how far a micro-batch goes, how slices are divided, and what is read of them."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def test_partitions_hold_every_message_once(seed: int, tmp_path: Path) -> None:
                 rows_together = sum(batch.num_rows for batch in read(partition, SCHEMA, Way(chunk_bytes=READ_BYTES)))
                 assert rows_together == sum(part.stop - part.start for part in partition)
             assert found == expected
+
+
+def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) -> None:
+    def create(tag: bytes) -> None:
+        with sej.Writer(tmp_path / "j") as w:
+            w.append_many([tag * 50 for _ in range(5000)])
+
+    create(b"old")
+    part = Extent(Origin(str(tmp_path / "j"), "j")).slice(0, 5000)
+    batches = read([part], SCHEMA, Way(chunk_bytes=1 << 16), batch_rows=1)
+    found = [next(batches)]
+    shutil.rmtree(tmp_path / "j")
+    create(b"new")
+    with pytest.raises(sej.TruncatedError, match="removed or re-created while it was read"):
+        found.extend(batches)
+    assert 1 < len(found) < 16
+    assert {value.as_py() for batch in found for value in batch["value"]} == {b"old" * 50}
 
 
 @pytest.mark.parametrize(
