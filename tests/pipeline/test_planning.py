@@ -88,7 +88,7 @@ def test_a_journal_that_is_recreated_within_a_slice_is_an_error(tmp_path: Path) 
     create(b"new")
     with pytest.raises(sej.TruncatedError, match="removed or re-created while it was read"):
         found.extend(batches)
-    assert 1 < len(found) < 16
+    assert len(found) < 16
     assert {value.as_py() for batch in found for value in batch["value"]} == {b"old" * 50}
 
 
