@@ -76,11 +76,11 @@ class Tail(Appender):
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
-        """What fails inside blows the fuse."""
+        """After a failure inside, every later call fails."""
         try:
             yield
         except FAILURES as error:
-            self.fuse.blow(error)
+            self.fuse.fail(error)
 
     def sync(self) -> None:
         """Sync all files to disk, items before commits; under the mutex. Raises as ``Appender.append``."""
@@ -149,7 +149,7 @@ class Tail(Appender):
         if self._timer is not None:
             self._timer.cancel()
         try:
-            if fuse.blown is None and self.lock.held:
+            if fuse.failure is None and self.lock.held:
                 with self.failing():
                     self.force()
                     self.renewing.settle()

@@ -92,7 +92,7 @@ cdef class Fuse:
     cdef public bint live
     cdef public bint shut
     cdef readonly str path
-    cdef public object blown
+    cdef public object failure
     cdef object __weakref__
 
     def __init__(self, str path not None):
@@ -101,7 +101,7 @@ cdef class Fuse:
 
     require_open = _reference.Fuse.require_open
     refuse = _reference.Fuse.refuse
-    blow = _reference.Fuse.blow
+    fail = _reference.Fuse.fail
     _after_fork = _reference.Fuse._after_fork
 
 
@@ -174,7 +174,7 @@ cdef class Output:
         try:
             self.write(data, size)
         except FAILURES as error:
-            self.fuse.blow(error)
+            self.fuse.fail(error)
         self.grown += size
         self.unsynced = True
         return 0
@@ -236,7 +236,7 @@ cdef class Appender:
             try:
                 self.check_lock()
             except FAILURES as error:
-                self.fuse.blow(error)
+                self.fuse.fail(error)
             self._checked_ns = tick
         return 0
 

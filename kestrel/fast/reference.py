@@ -56,7 +56,7 @@ class Fuse:
     Attributes:
         path: the queue.
         shut: whether the queue was closed, or is being closed.
-        blown: the first failure, or that this is a forked child; else None.
+        failure: the first failure, or that this is a forked child; else None.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,7 +64,7 @@ class Fuse:
         self.path = path
         self._live = False
         self.shut = False
-        self.blown: FailedError | ShutError | None = None
+        self.failure: FailedError | ShutError | None = None
         watch_forks(self)
 
     @property
@@ -94,8 +94,8 @@ class Fuse:
             FailedError: something failed or was interrupted before.
             ShutError: the queue was closed, or was opened by the parent process.
         """
-        if self.blown is not None:
-            raise type(self.blown)(self.blown.reason, path=self.path) from self.blown
+        if self.failure is not None:
+            raise type(self.failure)(self.failure.reason, path=self.path) from self.failure
         self.require_open()
         raise FailedError(
             "an operation was interrupted, so the files and the memory may differ; close the queue and open it again,"
@@ -103,24 +103,24 @@ class Fuse:
             path=self.path,
         )
 
-    def blow(self, cause: Exception) -> NoReturn:
+    def fail(self, cause: Exception) -> NoReturn:
         """Remember a failure. Raises as :meth:`refuse`."""
         self.live = False
         if isinstance(cause, ClosedError):
             raise ShutError("this process does not hold the queue's lock; open the queue again", path=self.path) from (
                 cause
             )
-        self.blown = FailedError(
+        self.failure = FailedError(
             f"writing failed ({cause}); it is unknown which bytes reached the disk; close the queue and open it again,"
             " which reads the files",
             path=self.path,
         )
-        raise self.blown from cause
+        raise self.failure from cause
 
     def _after_fork(self) -> None:
         """In a forked child: the lock, and the state in memory, belong to the parent."""
         self.live = False
-        self.blown = ShutError(
+        self.failure = ShutError(
             "the queue was opened by the parent process; a forked child can open it after the parent has closed it",
             path=self.path,
         )
@@ -193,7 +193,7 @@ class Entry:
 
 
 class Output:
-    """Writes at the end of one open file. A failure blows the fuse.
+    """Writes at the end of one open file. After a failure, every later call raises it.
 
     Attributes:
         fuse: the queue's.
@@ -224,7 +224,7 @@ class Output:
             if done != len(data):
                 self.file.write(data[done:])
         except FAILURES as error:
-            self.fuse.blow(error)
+            self.fuse.fail(error)
         self.grown += len(data)
         self.unsynced = True
 
@@ -300,7 +300,7 @@ class Appender:
             try:
                 self.check_lock()
             except FAILURES as error:
-                self.fuse.blow(error)
+                self.fuse.fail(error)
             self._checked_ns = tick
 
 

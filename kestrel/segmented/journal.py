@@ -275,7 +275,7 @@ class BookmarkFile:
         grown = self.log.grown
         self.log.close()
         self._tail.others.pop(self.log, None)
-        if not grown and self._fuse.blown is None:
+        if not grown and self._fuse.failure is None:
             with self._tail.failing():
                 self._place.disk.unlink(self._log_path)
 

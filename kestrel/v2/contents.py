@@ -6,7 +6,7 @@ Every change has three steps, in this order::
     2. apply them to the memory  Backlog: what waits, and what is reserved
     3. ``fuse.live = True``      files and memory agree again
 
-If step 1 fails, nothing was applied and the fuse has blown. If a signal's handler raises between 1 and 3, ``live``
+If step 1 fails, nothing was applied and the queue has failed. If a signal's handler raises between 1 and 3, ``live``
 stays False and every later call is refused. So the memory never shows a state that the files do not lead to.
 
 After a change that lets the journal grow or shrink, it is rotated, rewritten or packed. The caller holds the queue's

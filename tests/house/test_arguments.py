@@ -4,6 +4,7 @@ Each case is a public function with arguments that it takes. One test per case p
 argument in turn; what kind of nonsense follows from the argument's annotation.
 """
 
+import ast
 import copy
 import inspect
 import pickle
@@ -26,9 +27,11 @@ import shard
 import textqueue
 from hub.errors import UnavailableError
 from kestrel import segmented
+from sej.checks import RULES
 from sej.errors import SejError
 from sej.queue.journal_queue import JournalQueue
 from sej.writing.writer import Writer as _Writer
+from tests.house.house import ROOT, sources
 
 NAN = float("nan")
 
@@ -389,3 +392,16 @@ def test_a_directory_of_another_program_is_left_alone(opener: Callable[[Path], A
     assert raised.value.path == str(tmp_path / "id")
     assert tree(tmp_path) == before
     assert sorted(each.name for each in tmp_path.iterdir()) == ["id", "jnl", "src"]
+
+
+def test_a_rule_is_passed_for_names_without_one_only() -> None:
+    """A pair of a value and a rule is itself an iterable: ``require`` would take it for the value of such a name."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {keyword.arg}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require"
+        for keyword in node.keywords
+        if isinstance(keyword.value, ast.Tuple) and keyword.arg in RULES
+    ]
+    assert not wrong
