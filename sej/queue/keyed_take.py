@@ -187,7 +187,10 @@ class KeyedSource:
             if self._placed.get(key) is not turn:
                 heappop(self._turns)
                 continue
-            if not key and (there := self._turn(order, state, key, now, order.parked.get(key))) != turn:
+            low = order.parked.get(key)
+            if low is not None and turn.parked:
+                low = max(low, turn.offset)  # the record may have a lower number than the turn, which was looked up
+            if not key and (there := self._turn(order, state, key, now, low)) != turn:
                 self._place(key, there)  # the log does not say that items without a key have changed
             elif turn.parked and (first := self._find_parked(key)) != offset:
                 if first is not None and order.kinds is not None:

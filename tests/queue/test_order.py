@@ -53,6 +53,11 @@ class TestRules:
         q.put(b"second", b"a")
         assert taken_after_waiting(q, clock, 2).value == b"first"
 
+    def test_items_without_a_key_are_found_after_an_urgent_one(self, q: JournalQueue) -> None:
+        for key, priority in ((b"", 0), (b"a", 0), (b"", 0), (b"b", 1)):
+            q.put(b"x", key, priority=priority)
+        assert [take(q).message.offset for _ in range(4)] == [3, 0, 1, 2]
+
     def test_a_priority_counts_although_a_parked_item_may_come_before(self, q: JournalQueue, clock: FakeClock) -> None:
         q.put_many([b"a0", b"a1", b"no key"], [b"a", b"a", b""])
         first = take(q)
