@@ -141,6 +141,7 @@ class DirectoryFeed:
         self._tail = Tail(self._directory)
         self._cursor: Cursor | None = None
         self._create = False
+        self._expected = 0
         self._watch: Watch | None = None
         self._incarnation: Incarnation | None = None
         self._judged: tuple[object, int] | None = None
@@ -218,21 +219,20 @@ class DirectoryFeed:
             self._watch = None
 
     def _copy(self, hub: Hub, kept: Offset, end: int, run: Run) -> None:
-        due = self.acknowledged
-        if due is None or self._cursor is None:
+        if self.acknowledged is None or self._cursor is None:
             self._incarnation = Incarnation.look(self._directory)
             first = Journal(self.path, disk=self._disk).first_offset
             try:
                 state = hub.where(self.name, own=range(0 if self._accept_gaps else first, end))
             except NotSupportedError:  # an original hub: it drops what it has, and refuses a gap
                 state = JournalState(True, 0, kept.value)
-            due = self._start(state, first, end)
+            self._start(state, first, end)
             assert self.acknowledged is not None
             if kept.value > self.acknowledged:  # the hub lost messages: retention here must wait for them again
                 kept.reset(self.acknowledged)
         assert self._cursor is not None
         assert self.acknowledged is not None
-        accepted = due if self._accept_gaps else None
+        accepted = self._expected if self._accept_gaps else None
         done_bytes = committed_bytes = self.sent_bytes
         try:
             if self._cursor.due < end:
@@ -240,7 +240,7 @@ class DirectoryFeed:
                 for offset in hub.copy(self.name, chunks, create=self._create, accept_gaps_from=accepted):
                     passed = [gap for gap in self._cursor.gaps if self.acknowledged <= gap.start < offset]
                     step = max(offset - self.acknowledged - sum(gap.missing for gap in passed), 0)
-                    self.acknowledged = max(offset, self.acknowledged)
+                    self.acknowledged = self._expected = max(offset, self.acknowledged)
                     self._create = False
                     run.acknowledged(step, self.sent_bytes - done_bytes)
                     done_bytes = self.sent_bytes
@@ -260,8 +260,8 @@ class DirectoryFeed:
             )
         self._cursor.park()
 
-    def _start(self, state: JournalState, first: int, end: int) -> int:
-        """Decide where to continue, from the state of the journal on the hub; return the offset that it expects."""
+    def _start(self, state: JournalState, first: int, end: int) -> None:
+        """Decide where to continue, from the state of the journal on the hub."""
         self._create = not state.known
         due = state.next_offset
         if not state.known:
@@ -280,9 +280,9 @@ class DirectoryFeed:
             raise self._way_over(GapError(f"{reason} before they were copied", expected=due))
         else:
             start = max(first, due - 1)
+        self._expected = due
         self.acknowledged = max(due, first) if self._accept_gaps else due  # no reader needs what is deleted
         self._cursor = Cursor(self._directory, start)
-        return due
 
     def _way_over(self, error: GapError) -> GapError:
         """Name the journal, and the way to continue."""

@@ -212,6 +212,17 @@ def test_gaps_that_a_repair_recorded_are_accepted(tmp_path: Path) -> None:
         assert [(gap.start, gap.stop) for gap in scanner.gaps] == gaps
 
 
+def test_a_gap_that_is_accepted_before_the_first_message_after_it(tmp_path: Path) -> None:
+    with connected(tmp_path / "hub") as (store, client):
+        client.put("journal", sample(5))
+        sej.Writer(tmp_path / "journal", first_offset=10).close()
+        with Copier(tmp_path / "journal", client, accept_gaps=True) as copier:
+            assert copier.run_once() == 0
+            fill(tmp_path / "journal", sample(2, 10))
+            assert copier.run_once() == 2
+        assert [message.offset for message in store.get("client-a", "journal", 0)] == [0, 1, 2, 3, 4, 10, 11]
+
+
 def test_only_the_gap_that_the_client_names_is_accepted(tmp_path: Path) -> None:
     with hub.Store(tmp_path / "hub") as store:
         store.put("a", "j", sample(3))
