@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 
 from hub.errors import ConflictError, DiskLowError, QuotaError
 from hub.naming import STAGING, Source, find_sources, source_path
-from sej.codec import decode_many, encode, measure
+from sej.codec import decode_many, encode, measure, renumber
 from sej.codec.format import MAX_OFFSET, OFFSET, OVERHEAD_SIZE
 from sej.errors import DecodeError, InvalidMessageError, OffsetTooSmallError
 from sej.journal.cursor import Cursor
@@ -53,7 +53,7 @@ class Batch:
         sync: whether they must be durable.
         create: whether they may begin a journal.
         lost_from: if this offset is expected, the messages before these are lost.
-        at_end: the messages, if they get the next offsets instead of their own.
+        at_end: whether they get the next offsets instead of their own.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Batch:
         sync: bool = True,
         create: bool = True,
         lost_from: int | None = None,
-        at_end: Sequence[Message] = (),
+        at_end: bool = False,
     ) -> None:
         """Take whole messages, at least one, and how to store them: see :class:`hub.Store`.
 
@@ -107,11 +107,21 @@ class Batch:
             self._data = memoryview(data)[at:]
             self.size = size - at
 
+    def move(self, first: int) -> None:
+        """Give the messages the offsets from ``first`` on.
+
+        Raises:
+            InvalidMessageError: the last offset would be beyond the largest one.
+        """
+        if first > MAX_OFFSET - self.size // OVERHEAD_SIZE:
+            raise _beyond(first)
+        self._data = data = bytearray(self._data)
+        renumber(data, 0, self.size, self.first, first)
+        self.first = first
+
     def append(self, writer: Writer) -> None:
         """Append the messages that are not stored yet; the writer is at the expected offset."""
-        if self.at_end:
-            writer.append_messages(self.at_end)
-        elif self.size:
+        if self.size:
             writer.end.append_encoded(self._data)
 
 

@@ -431,13 +431,14 @@ class Merge(Closing):
         If the offset of a skipped directory cannot be written either, its messages are returned again next time.
         """
         self._require_open()
-        changed = [slot for slot in self._slots.values() if slot.next != slot.committed]
-        self._vector.commit({slot.source: slot.next for slot in changed if slot.left_at is None})
-        for slot in changed:
+        places = [(slot, slot.next) for slot in self._slots.values()]  # another thread may read on
+        changed = [(slot, offset) for slot, offset in places if offset != slot.committed]
+        self._vector.commit({slot.source: offset for slot, offset in changed if slot.left_at is None})
+        for slot, offset in changed:
             if slot.left_at is not None:
                 with suppress(SejError, OSError):
-                    self._vector.commit({slot.source: slot.next})
-            slot.committed = slot.next
+                    self._vector.commit({slot.source: offset})
+            slot.committed = offset
 
     def offsets(self) -> dict[Source, int]:
         """Return the next offset of every directory, after all messages that were returned."""

@@ -290,7 +290,7 @@ class Store(Closing):
         if not found:
             end = self.end_offset(client_id, journal_dir)
             return range(end, end)
-        end = self._take(check_journal(client_id, journal_dir), Batch(encoded(found), at_end=found))
+        end = self._take(check_journal(client_id, journal_dir), Batch(encoded(found), at_end=True))
         return range(end - len(found), end)
 
     def sync(self, client_id: str, journal_dir: str) -> int:
@@ -486,7 +486,7 @@ class Store(Closing):
                 writer = self._pool.writer(source, entry, batch.first if new else 0)
                 due = writer.offset
                 if batch.at_end:
-                    batch.first = due
+                    batch.move(due)
                 if due == batch.lost_from and due < batch.first:
                     writer.end.leave_out(batch.first, "the client lost them before they were copied")
                     _log.warning("%s: messages %d to %d are recorded as lost", source, due, batch.first - 1)

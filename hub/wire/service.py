@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ from hub.errors import ConflictError, GapError, UnavailableError
 from hub.jobs import Jobs, Staged
 from hub.naming import Source, check_client
 from hub.readers import MAX_LEASES, Place, Readers
-from hub.store import Counts, Store
+from hub.store import Counters, Counts, Store
 from hub.wire import hub_pb2 as pb
 from hub.wire.access import Answer, Answers, Call, Guard, Lane, Lease
 from hub.wire.frames import from_wire, open_copy_request, open_encoded, parse, read_response, rows_response
@@ -184,8 +184,9 @@ class Service(grpc.GenericRpcHandler):
 
     def counts(self) -> Counts:
         """Return what this service and its store have counted, and what they do at the moment."""
-        counts = Counts(
-            **asdict(self._store.counters),
+        counted = {each.name: getattr(self._store.counters, each.name) for each in fields(Counters)}
+        return Counts(
+            **counted | {"refusals": dict(self.guard.refusals)},
             stalled=self.answers.stalled,
             open_writers=self._store.open_writers,
             streams=self.streams,
@@ -197,8 +198,6 @@ class Service(grpc.GenericRpcHandler):
             answer_peak_bytes=self.answers.peak,
             answers_waiting=self.answers.waiting,
         )
-        counts.refusals = dict(self.guard.refusals)
-        return counts
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return gRPC the handler of a call: the one of refusals if its lane is full, None if it is unknown."""
