@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sej.checks import COUNT, DISK, TIMESTAMP, Seconds, instance_of, require
 from sej.codec import decode
-from sej.codec.format import INT32_SIZE, OFFSET, OVERHEAD_SIZE
+from sej.codec.format import INT32, INT32_SIZE, OFFSET, OVERHEAD_SIZE
 from sej.errors import CorruptionError, DecodeError, OffsetGapError
 from sej.journal.directory import Directory, Segment, containing, is_recorded, is_still, journal_id, read_gaps
 from sej.journal.index import BlockIndex, IndexFile
@@ -322,7 +322,7 @@ def _backwards(file: File, segment: Segment, end: int, due: int) -> Iterator[Mes
         if end - start < INT32_SIZE:
             data, start = _before(file, end, INT32_SIZE)
         at = end - start
-        size = int.from_bytes(data[at - INT32_SIZE : at], signed=True)
+        size = INT32.unpack_from(data, at - INT32_SIZE)[0]
         if not OVERHEAD_SIZE <= size <= end:
             reason = f"the size field before this position must be the size of a message, got {size}"
             raise _broken(file, end, due, reason)

@@ -175,19 +175,24 @@ class OsFile:
 
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes from position."""
-        parts = []
         try:
-            while size > 0 and (data := os.pread(self._fd, min(size, _WRITE_LIMIT), position)):
+            data = os.pread(self._fd, min(size, _WRITE_LIMIT), position)
+            if len(data) == size or not data:
+                return data
+            parts, done = [data], len(data)
+            while done < size and (data := os.pread(self._fd, min(size - done, _WRITE_LIMIT), position + done)):
                 parts.append(data)
-                position, size = position + len(data), size - len(data)
+                done += len(data)
         except OSError as error:
             locate(error, self.path, position)
         return b"".join(parts)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write everything."""
-        done = 0
         try:
+            done = os.write(self._fd, data)
+            if done == len(data):
+                return
             with memoryview(data) as view:
                 while done < len(view):
                     done += os.write(self._fd, view[done : done + _WRITE_LIMIT]) or _stuck(self.path)
@@ -196,8 +201,10 @@ class OsFile:
 
     def write_at(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Overwrite everything at position."""
-        done = 0
         try:
+            done = os.pwrite(self._fd, data, position)
+            if done == len(data):
+                return
             with memoryview(data) as view:
                 while done < len(view):
                     part = view[done : done + _WRITE_LIMIT]
