@@ -115,6 +115,7 @@ class Batches:
         digest = _digest(data, count)
         found = self.find(name, number, (count, digest))
         if found is not None:
+            end.sync_now()
             return found.range
         if end.offset > MAX_OFFSET - count:
             raise full()
