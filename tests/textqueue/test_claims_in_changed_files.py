@@ -250,7 +250,7 @@ def test_a_part_of_a_claim_that_an_editor_has_read_is_free(path: Path, part: str
 
 @pytest.mark.usefixtures("on_vm")
 @pytest.mark.parametrize(
-    "text", ["bob", "mine           ", "17@elsewhere/1234567", "17", "    17", "vm", "m/17", "a/17"]
+    "text", ["bob", "mine           ", "17@elsewhere/1234567", "17", "    17", "vm", "m/17", "a/17", f"{'':24}42"]
 )
 def test_a_claim_of_a_user_or_of_another_host_is_respected(path: Path, text: str) -> None:
     with TextQueue(path) as q, TextQueue(path, settle_s=0) as other:

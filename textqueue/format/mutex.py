@@ -43,6 +43,8 @@ from textqueue.format.parser import MUTEX, decode, name_of, variables_of
 
 ROOM: Final = 24
 _DIGITS: Final = 20
+_NUMBERS: Final = len("4194304@/") + 10
+"""The largest pid, and a start time after years: what is after it in a mutex was added by a person."""
 _OWNER: Final = re.compile(rb"(\d{1,%d})@([^/\s]+)/(\d{1,%d})" % (_DIGITS, _DIGITS))
 
 HELD: Final = re.compile(rb"\n\\[ \t]*[mM][uU][tT][eE][xX][ \t]*=[ \t]*[^\s]")
@@ -150,8 +152,9 @@ def is_here(raw: bytes) -> bool:
         return False
     if at:
         return name == host
-    blanks = len(mutex.data) - len(mutex.data.lstrip())
-    return host.endswith(name) and blanks + len(name + slash) >= len(b"1@" + host + b"/")
+    begin = len(mutex.data) - len(mutex.data.lstrip()) + len(name + slash)
+    fits = begin >= len(b"1@" + host + b"/") and len(mutex.data.rstrip()) <= len(host) + _NUMBERS
+    return fits and host.endswith(name)
 
 
 @lru_cache
