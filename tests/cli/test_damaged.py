@@ -147,7 +147,7 @@ CHANGING = [
     ["queue", "put", J, "x"],
     ["queue", "redrive", J],
     ["queue", "purge", "--yes", J],
-    ["kestrel", "import", ROOT, "cars", J],
+    ["kestrel", "import", "--drop-keys", ROOT, "cars", J],
 ]
 
 

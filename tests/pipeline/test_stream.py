@@ -118,11 +118,12 @@ def test_start(journal: Path, option: str, value: str, first: int) -> None:
     assert reader(journal, **{option: value}).initialOffset()["journal"]["offset"] == first
 
 
-def test_damage_after_the_last_message_fails_instead_of_hanging(journal: Path) -> None:
+def test_damage_after_the_last_message_fails_instead_of_hanging(
+    spark: SparkSession, journal: Path, checkpoint: Path
+) -> None:
     segment = journal / "jnl" / "0000000000000000.jnl"
     overwrite(segment, segment.read_bytes().index(b"v-42") - 30, b"\xff" * 8)
-    with pytest.raises(sej.CorruptionError):
-        reader(journal).prepareForTriggerAvailableNow()
+    assert "CorruptionError" in failing(spark, journal, checkpoint)
 
 
 def test_a_reader_is_kept_as_soon_as_the_batch_is_done(spark: SparkSession, journal: Path, checkpoint: Path) -> None:
