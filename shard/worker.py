@@ -89,7 +89,7 @@ class Claim:
         """Handle messages one after the other until one fails, or stop returns True; return how many are finished.
 
         Raises:
-            RetriesExhaustedError: one failed max_attempts times and there is no dead-letter journal.
+            RetriesExhaustedError: one failed max_attempts times and the worker has no dead-letter journal.
             LockLostError: the reader's lock was lost: another process may handle the messages.
         """
         self._kept._lock.check()

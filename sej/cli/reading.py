@@ -317,7 +317,7 @@ _VALUE_CHARS: Final = 200
 def offset(directory: Path, name: str | None, json: bool) -> None:
     """Print the kept offset of a reader; or the first and the next offset, and all readers with their lag and holders.
 
-    Exit code 4: there is no such reader. 1: a file is damaged.
+    Exit code 4: the reader does not exist. 1: a file is damaged.
 
     Example: sej offset orders billing
     """

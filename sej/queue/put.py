@@ -107,7 +107,7 @@ class Putter:
         return found
 
     def _put_now(self, values: list[bytes], keys: list[bytes] | None, options: PutOptions) -> Sequence[int] | None:
-        """Put what has no known dedupe key, under both locks; return None if there is no room."""
+        """Put what has no known dedupe key, under both locks; return None if the queue is full."""
         log, now = self._log, self._core.clock.boot_ns()
         hashes = [hashed(key) for key in options.dedupe_keys or ()]
         offsets = {key: offset for key in hashes if (offset := self._known(key, now)) is not None}

@@ -419,3 +419,11 @@ def test_an_opening_with_a_token_waits_for_an_exclusive_writer(tmp_path: Path) -
     with sej.Writer(tmp_path), pytest.raises(sej.LockedError):
         sej.SharedWriter(tmp_path, token=1, lock_timeout=0.0)
     assert not (tmp_path / "token").exists()
+
+
+def test_a_repeat_is_durable_when_it_returns(tmp_path: Path) -> None:
+    with sej.Writer(tmp_path) as writer:
+        for _ in range(2):
+            writer.append_once("b", 1, [b"x"])
+            assert writer.durable_offset == writer.offset
+            writer.append(b"after")

@@ -52,7 +52,7 @@ class Exit(IntEnum):
     BUSY = 3
     """Another process holds a lock."""
     MISSING = 4
-    """There is no such journal, or the requested messages were deleted."""
+    """The journal does not exist, or the requested messages were deleted."""
     INTERRUPTED = 130
 
 
