@@ -150,6 +150,13 @@ class TestLeases:
             with pytest.raises(sej.JournalNotFoundError, match="`sej append` creates one, reading does not"):
                 call()
 
+    def test_a_wall_clock_that_jumps_does_nothing(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"later", delay_s=10)
+        clock.wall -= 10**6 * NS
+        assert q.get(timeout=0) is None
+        clock.boot += 10 * NS
+        assert take(q).value == b"later"
+
     def test_done_many_ends_what_it_can(self, tmp_path: Path, clock: FakeClock) -> None:
         with opened(tmp_path, clock) as one, opened(tmp_path, clock) as other:
             one.put_many([b"a", b"b", b"c"])
@@ -300,6 +307,14 @@ class TestPutting:
             clock.move(61)
             assert one.put(b"a", dedupe_key=b"1") == 2
 
+    def test_expiry(self, q: JournalQueue, clock: FakeClock) -> None:
+        q.put(b"short", expire_s=5)
+        q.put(b"short and delayed", expire_s=5, delay_s=1)
+        q.put(b"long", expire_s=50)
+        q.put(b"for ever")
+        clock.move(6)
+        assert values(q) == [b"long", b"for ever"]
+
     def test_an_exclusive_writer_is_named(self, tmp_path: Path, clock: FakeClock) -> None:
         with sej.Writer(tmp_path) as w:
             w.append(b"job")
@@ -352,6 +367,20 @@ class TestWhole:
         move(tmp_path, 3)
         with opened(tmp_path, clock) as q:
             assert values(q) == [b"d"]
+
+    def test_retention_waits_for_the_head(self, tmp_path: Path, clock: FakeClock) -> None:
+        with opened(tmp_path, clock, segment_bytes=100) as q:
+            q.put_many([b"%d" % n * 50 for n in range(9)])
+            for _ in range(10):
+                q.put(b"x" * 60)
+            journal = sej.Journal(tmp_path)
+            assert journal.clean(max_bytes=1) == []
+            for item in q.get_many(12, timeout=0):
+                item.done()
+        journal.clean(max_bytes=1)
+        with opened(tmp_path, clock) as q:
+            assert 0 < journal.first_offset <= 12
+            assert len(values(q)) == 7
 
     def test_items_that_retention_deleted_are_counted_reported_once_and_skipped(
         self, tmp_path: Path, clock: FakeClock
